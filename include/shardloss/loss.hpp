@@ -1,0 +1,158 @@
+/// \file
+/// The language-model head and its cross-entropy, forward and gradients.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "shardloss/communicator.hpp"
+#include "shardloss/plan.hpp"
+#include "shardloss/problem.hpp"
+#include "shardloss/tensor.hpp"
+
+namespace shardloss {
+
+/// What a call reads. "rows" are this rank's rows of the call: all of them (replicated), its own
+/// (row_sharded). "real" is float32, or float64 where Problem::dtype is. Everything lives on the
+/// device of the Loss.
+struct Inputs {
+  ConstTensor hidden;         ///< [rows, D], Problem::dtype, any row stride, unit column stride
+  ConstTensor weight;         ///< [V_r, D], this rank's shard, likewise
+  ConstTensor bias;           ///< [V_r], Problem::dtype, contiguous; where Problem::bias
+  ConstTensor targets;        ///< [rows], int32 or int64, any stride: global vocabulary ids
+  ConstTensor soft_targets;   ///< [rows of the group, V_r], real or Problem::dtype; where
+                              ///< Problem::soft_targets
+  ConstTensor token_weights;  ///< [rows], real, any stride; not given: 1
+  ConstTensor
+      class_weights;  ///< [V], real, contiguous, whole on every rank; where Problem::class_weights
+  ConstTensor normalizer;  ///< scalar, real; where Problem::normalizer
+  /// [n], int64, contiguous, no row twice; where Problem::row_index: only these rows of `hidden`
+  /// are computed. The others get loss 0, target_logprob 0, correct 0, lse and entropy NaN (they
+  /// are not known), argmax -1, and a zero row of the hidden gradient. Not given: all rows.
+  ConstTensor row_index;
+  /// row_sharded: rows of every rank, [P], the same list on every rank (with row_index: the lengths
+  /// of the ranks' indices). replicated: leave empty.
+  std::span<const std::int64_t> rows_per_rank;
+};
+
+/// What a call computes beside gradients; what is not given is not computed. All ranks ask for the
+/// same. Per-row outputs are [rows], any stride.
+struct Outputs {
+  Tensor loss;      ///< real; [rows] with Reduction::none, else a scalar, the same on every rank
+  Tensor row_loss;  ///< real; the unreduced loss of each row
+  Tensor lse;       ///< real; log-sum-exp over the vocabulary
+  Tensor target_logprob;  ///< real; 0 on ignored rows, NaN on invalid ones
+  Tensor entropy;         ///< real; where Problem::entropy
+  Tensor argmax;          ///< int64; global id, the lowest wins a tie
+  Tensor correct;         ///< uint8; 1 where argmax is the target of an ordinary row
+  Tensor counted_rows;    ///< int64 scalar: ordinary rows of the group
+  Tensor cross_entropy;   ///< real scalar: the part of the (reduced) loss without z-loss
+  Tensor z_loss;          ///< real scalar: the z-loss part
+};
+
+/// Upstream gradients: real, a scalar or [rows] with any stride (0 too).
+struct Upstreams {
+  ConstTensor loss;  ///< not given: 1. Per row only with Reduction::none
+  ConstTensor lse;   ///< not given: 0, likewise below
+  ConstTensor target_logprob;
+  ConstTensor entropy;  ///< where Problem::entropy
+};
+
+/// Where gradients go; what is not given is not computed. `hidden` is given on all ranks or on
+/// none; `weight` and `bias` are each rank's own affair (a frozen shard skips the product).
+struct Gradients {
+  Tensor hidden;  ///< [rows, D], GradDType of the problem, unit column stride
+  Tensor
+      weight;   ///< [V_r, D], likewise; padding rows are written 0, or left alone when accumulating
+  Tensor bias;  ///< [V_r], GradDType of the weight, contiguous
+  bool accumulate_hidden = false;  ///< += instead of =
+  bool accumulate_weight = false;
+  bool accumulate_bias = false;
+};
+
+/// Where a call runs. A Loss that owns its workspace needs none; otherwise at least
+/// plan().workspace_bytes, 256-byte aligned, free until the call has finished on the stream. One
+/// workspace serves one call at a time.
+struct Execution {
+  Stream stream;
+  void* workspace = nullptr;
+  std::size_t workspace_bytes = 0;
+};
+
+/// What forward keeps for backward: the softmax statistics of each row, and the logits of the first
+/// keep_logits rows. Made by Loss::make_saved, filled by forward, read any number of times by
+/// backward.
+class Saved {
+ public:
+  struct State;
+  explicit Saved(std::unique_ptr<State> state);
+  ~Saved();
+  Saved(Saved&&) noexcept;
+  Saved& operator=(Saved&&) noexcept;
+
+  State& state() const noexcept { return *state_; }
+
+ private:
+  std::unique_ptr<State> state_;
+};
+
+/// Who provides the workspace of the calls.
+enum class WorkspaceOwner : std::uint8_t { library, caller };
+
+/// One problem on one group of ranks. Immutable; calls keep nothing in it but their number.
+///
+/// Errors: construction throws on every rank or on none (invalid_argument, mismatch,
+/// out_of_memory). Calls throw Error(invalid_argument) for arguments that do not fit; on the CPU
+/// every rank of the group throws then, and the communicator stays good. Ranks that disagree in a
+/// call end in an Error on every rank within the deadline. Invalid targets are reported by the next
+/// wait().
+///
+/// On CUDA calls only enqueue: no allocation, no read-back, no device synchronisation; they can be
+/// captured in a graph. On return the outputs are ordered on the stream.
+class Loss {
+ public:
+  /// Collective. `device`: where every tensor of the calls will live.
+  Loss(const Problem& problem, const Communicator& communicator, Device device = {},
+       WorkspaceOwner workspace = WorkspaceOwner::library);
+  ~Loss();
+  Loss(Loss&&) noexcept;
+  Loss& operator=(Loss&&) noexcept;
+
+  const Problem& problem() const noexcept;
+  const Plan& plan() const noexcept;
+  const Communicator& communicator() const noexcept;
+  Device device() const noexcept;
+
+  /// Allocates plan().saved_bytes on the device. Not collective.
+  Saved make_saved() const;
+  /// The same over the caller's memory: 256-byte aligned, at least plan().saved_bytes, outliving
+  /// Saved.
+  Saved make_saved(void* memory, std::size_t bytes) const;
+
+  /// The outputs, and where `saved` is given what backward needs. Collective.
+  void forward(const Inputs& inputs, const Outputs& outputs, Saved* saved = nullptr,
+               const Execution& on = {}) const;
+
+  /// Gradients from what forward saved, with the same inputs. May be called again with other
+  /// upstreams. Collective. 2NVD operations recompute the logits that were not kept, 4NVD make the
+  /// gradients.
+  void backward(const Inputs& inputs, const Saved& saved, const Upstreams& upstreams,
+                const Gradients& gradients, const Execution& on = {}) const;
+
+  /// Outputs and gradients in one pass over the row chunks, for upstreams that are known
+  /// beforehand. Collective. 6NVD operations.
+  void forward_backward(const Inputs& inputs, const Outputs& outputs, const Upstreams& upstreams,
+                        const Gradients& gradients, const Execution& on = {}) const;
+
+  /// Waits for the calls on the stream and throws what they ended in: Error(invalid_target) naming
+  /// row and value, or the communicator's failure. Never waits past the deadline.
+  void wait(Stream stream = {}) const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace shardloss

@@ -1,0 +1,110 @@
+/// \file
+/// The small fixed-size records that steps hand to each other and ranks send each other. Plain
+/// data, the same on host and device; `Real` is float, or double for float64 problems.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+namespace shardloss::detail {
+
+enum class Operation : std::uint64_t {
+  forward = 1,
+  backward,
+  forward_backward,
+  embed,
+  embed_backward
+};
+
+/// What ranks must agree on in a call, sent in front of every statistics exchange. The first
+/// `agreed_words` 64-bit words must be equal on all ranks; the rest is summed or looked at.
+struct CallHeader {
+  // agreed, in the order in which a disagreement is reported
+  std::uint64_t verdict;    ///< 0, or 1: this rank's arguments are invalid and it goes no further
+  std::uint64_t call;       ///< how many calls this object has seen
+  std::uint64_t operation;  ///< Operation
+  std::uint64_t chunk;      ///< 0-based, of this exchange
+  std::uint64_t rows;       ///< rows of the call (replicated), or a hash of rows_per_rank
+  std::uint64_t outputs;    ///< bit mask of the requested outputs and reduced gradients
+  std::uint64_t targets;    ///< replicated: hash of targets and row index; row_sharded: 0
+  // each rank's own share
+  double denominator;          ///< sum of t c_y over this rank's ordinary rows
+  std::int64_t counted;        ///< their number
+  std::int64_t invalid;        ///< number of invalid targets
+  std::int64_t invalid_row;    ///< the lowest row of them, in the group's numbering
+  std::int64_t invalid_value;  ///< and its target
+  std::array<std::uint64_t, 4> reserved;
+};
+static_assert(sizeof(CallHeader) == 128);
+
+inline constexpr int agreed_words = 7;
+
+/// The names of the agreed words, for messages.
+inline constexpr std::array<const char*, agreed_words> agreed_names = {
+    "arguments", "call number", "operation", "chunk", "rows", "requested outputs", "targets"};
+
+/// One row of a chunk as the caller gave it.
+template <class Real>
+struct RowInput {
+  std::int64_t target;  ///< global id; soft targets: 0
+  std::int64_t row;     ///< in the group's numbering: rank r's first row is the sum of those before
+  Real weight;          ///< t
+  Real upstream_loss;
+  Real upstream_lse;
+  Real upstream_logprob;
+  Real upstream_entropy;
+  Real reserved;
+};
+
+/// What one shard knows of a row; ranks gather these, and each combines them in rank order: bitwise
+/// the same everywhere, and NaN travels (it would not through NCCL's MAX).
+template <class Real>
+struct RowStatistics {
+  Real max;             ///< m: maximum of z over the shard's true columns; -inf for none
+  Real sum_exp;         ///< sum exp(z - m); 0 when m = -inf
+  Real target_logit;    ///< z_y where this shard owns y, else 0
+  Real centered_sum;    ///< entropy: sum exp(z - m) (z - m)
+  Real weighted_sum;    ///< smoothing: sum c_v z_v; soft targets: sum c_v q'_v z_v
+  Real target_mass;     ///< soft targets: sum c_v q'_v
+  std::int64_t argmax;  ///< global id of the first maximum; where asked
+};
+
+/// What backward needs of a row.
+template <class Real>
+struct SavedRow {
+  Real max;            ///< M over the vocabulary
+  Real log_sum;        ///< log sum exp(z - M); lse = M + log_sum, kept apart for large M
+  Real centered_mean;  ///< E_p[z] - M, where entropy is asked
+  Real target_mass;    ///< soft targets: sum c_v q'_v
+};
+
+/// A chunk row's logit gradient: du_v = (p_v (A + G (z_v - M)) + B [v == y] + C_v) s (1 - (z_v /
+/// cap)^2), p_v = exp(z_v - M - log_sum), C_v = C c_v (smoothing) or C c_v q'_v (soft targets);
+/// semantics.md 3 with z centred at M, so that nothing large cancels. All four are divided by the
+/// chunk's power of two.
+template <class Real>
+struct RowCoefficients {
+  Real max;
+  Real log_sum;
+  Real a;
+  Real g;
+  Real b;
+  Real c;
+  std::int64_t column;  ///< of the target in this shard, or -1
+  std::int64_t row;     ///< RowInput::row
+};
+
+/// The objective with everything that does not depend on rows worked out.
+template <class Real>
+struct Objective {
+  Real scale;          ///< s
+  Real cap;            ///< 0: none
+  Real smoothing;      ///< a, in PyTorch's form
+  Real z_loss;         ///< k
+  std::int64_t vocab;  ///< V
+  std::int64_t ignore_index;
+  std::int64_t first;    ///< of this rank's shard
+  std::int64_t columns;  ///< true columns of this rank's shard
+};
+
+}  // namespace shardloss::detail

@@ -1,0 +1,73 @@
+/// \file
+/// Where each buffer of a call lies in its workspace.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+#include "records.hpp"
+#include "shardloss/plan.hpp"
+#include "shardloss/problem.hpp"
+
+namespace shardloss::detail {
+
+/// The buffers of a workspace; those of a chunk come once per slot.
+enum class Buffer : std::uint8_t {
+  logits,        ///< slot: [C, V_r of the widest shard], Plan::logits_dtype
+  exchange,      ///< slot: P segments of exchange_bytes: CallHeader, then RowStatistics [C]
+  row_inputs,    ///< slot: RowInput [C]
+  coefficients,  ///< slot: RowCoefficients [C]
+  hidden_rows,   ///< slot: [C, D] in the problem's dtype; row_sharded or row_index
+  grad_hidden,   ///< slot: [C, D] Plan::grad_hidden_partial_dtype; where P > 1, row_index, or a
+                 ///< 16-bit CPU problem
+  grad_weight,   ///< [V_r, D] float32: where the gradient is 16-bit, chunks are several, and not
+                 ///< compact
+  grad_bias,     ///< [V_r] real
+  scalars,       ///< running sums, denominator, chunk scales: 4 KiB, laid out by the backend
+  hidden_tile,   ///< CPU, 16-bit: [C, D] float32
+  weight_tile,   ///< CPU, 16-bit: [tile, D] float32
+  logits_tile,   ///< CPU, 16-bit: [C, tile] float32
+  row_scratch,   ///< CPU: [C, 2] real per-row work; CUDA: reduction partials
+  gemm,          ///< CUDA: cublasLt's
+  count
+};
+
+/// Offsets and sizes. A buffer that a problem does not need has 0 bytes.
+class WorkspaceMap {
+ public:
+  std::size_t offset(Buffer buffer, int slot = 0) const { return at(buffer, slot).offset; }
+  std::size_t bytes(Buffer buffer, int slot = 0) const { return at(buffer, slot).bytes; }
+  bool has(Buffer buffer) const { return bytes(buffer) != 0; }
+  std::size_t total() const { return total_; }
+
+  /// The buffer in `workspace`, as T.
+  template <class T = void>
+  T* in(std::byte* workspace, Buffer buffer, int slot = 0) const {
+    return reinterpret_cast<T*>(workspace + offset(buffer, slot));
+  }
+
+  /// Appends a buffer, 256-byte aligned.
+  void place(Buffer buffer, int slot, std::size_t bytes);
+
+  /// Bytes of one rank's segment of an exchange.
+  std::int64_t exchange_bytes = 0;
+  /// Vocabulary rows that the CPU backend treats at a time.
+  std::int64_t tile = 0;
+
+ private:
+  struct Place {
+    std::size_t offset = 0;
+    std::size_t bytes = 0;
+  };
+  const Place& at(Buffer buffer, int slot) const {
+    return places_[static_cast<std::size_t>(buffer)][static_cast<std::size_t>(slot)];
+  }
+  std::array<std::array<Place, 2>, static_cast<std::size_t>(Buffer::count)> places_{};
+  std::size_t total_ = 0;
+};
+
+/// The map of a problem whose plan's geometry (shard, chunk_rows, slots, dtypes) is known.
+WorkspaceMap map_workspace(const Problem& problem, const Plan& plan);
+
+}  // namespace shardloss::detail
