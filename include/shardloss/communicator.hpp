@@ -14,6 +14,7 @@
 #include <string>
 
 #include "shardloss/error.hpp"
+#include "shardloss/export.hpp"
 #include "shardloss/tensor.hpp"
 
 namespace shardloss {
@@ -25,8 +26,8 @@ struct Ticket {
 
 /// Collectives started so far on this rank, and the payload bytes this rank contributed to them.
 struct Traffic {
-  std::int64_t calls = 0;
-  std::int64_t bytes = 0;
+  std::int64_t calls = 0;  ///< collectives
+  std::int64_t bytes = 0;  ///< of this rank's payload
 };
 
 /// What a CUDA pass tells the host without being asked, in pinned host memory that both see.
@@ -42,8 +43,8 @@ struct alignas(64) Mailbox {
   std::uint64_t other_value;   ///< other_rank's
   std::uint32_t invalid;       ///< 1: an invalid target was seen since the host last cleared it
   std::uint32_t aborted;       ///< written by the host before an abort: the pass ends in NaN
-  std::int64_t invalid_row;
-  std::int64_t invalid_value;
+  std::int64_t invalid_row;    ///< where, in the group's numbering
+  std::int64_t invalid_value;  ///< the target there
 };
 
 /// How ranks talk: one implementation each for a single process, MPI and NCCL, and open to others.
@@ -54,14 +55,17 @@ struct alignas(64) Mailbox {
 /// and wait() makes `compute`, not the host, wait.
 ///
 /// The base class keeps what all share: the sticky state, the record of steps, the traffic.
-class Transport {
+class SHARDLOSS_API Transport {
  public:
+  /// Rank `rank` of a group of `size`, ready.
   Transport(int rank, int size, std::chrono::milliseconds deadline);
   virtual ~Transport() = default;
   Transport(const Transport&) = delete;
   Transport& operator=(const Transport&) = delete;
 
+  /// Of this process in the group.
   int rank() const noexcept { return rank_; }
+  /// P, ranks of the group.
   int size() const noexcept { return size_; }
   /// How long a peer may keep this rank waiting.
   std::chrono::milliseconds deadline() const noexcept { return deadline_; }
@@ -92,6 +96,7 @@ class Transport {
 
   /// CUDA: has the watchdog, where there is one, read `mailbox` until unwatch().
   virtual void watch(const Mailbox* mailbox) { (void)mailbox; }
+  /// Ends that; on return the watchdog no longer reads `mailbox`.
   virtual void unwatch(const Mailbox* mailbox) { (void)mailbox; }
 
   /// Ends everything outstanding with an error. Idempotent, from any thread, bounded.
@@ -99,6 +104,7 @@ class Transport {
 
   /// Throws the first error again once the communicator has failed.
   void check() const;
+  /// Whether a fatal error has been recorded.
   bool failed() const noexcept { return failed_.load(std::memory_order_acquire); }
   /// Records a fatal error, the first one for good, prints one line about it to stderr, and writes
   /// the last steps to the file named by SHARDLOSS_STEP_LOG (with ".rank<r>" appended) where it is
@@ -108,6 +114,7 @@ class Transport {
   /// Notes where the pass is, for the messages and the record of the last 64 steps.
   void note_step(const char* name, std::uint64_t call, std::int64_t chunk) noexcept;
 
+  /// What has been sent so far.
   Traffic traffic() const noexcept;
 
  protected:
@@ -137,19 +144,26 @@ class Transport {
 
 /// A cheap handle of a group; copies name the same group. Made by self(), and by the functions of
 /// mpi.hpp and nccl.hpp.
-class Communicator {
+class SHARDLOSS_API Communicator {
  public:
+  /// Shares `transport`, which is never null.
   explicit Communicator(std::shared_ptr<Transport> transport) : transport_(std::move(transport)) {}
 
+  /// Of this process in the group.
   int rank() const noexcept { return transport_->rank(); }
+  /// P, ranks of the group.
   int size() const noexcept { return transport_->size(); }
+  /// How long a peer may keep this rank waiting.
   std::chrono::milliseconds deadline() const noexcept { return transport_->deadline(); }
+  /// Whether a fatal error has ended it.
   bool failed() const noexcept { return transport_->failed(); }
+  /// What this rank has sent so far.
   Traffic traffic() const noexcept { return transport_->traffic(); }
   /// Ends everything outstanding on this rank with an error; every later call throws it.
   /// Idempotent, callable from any thread, bounded in time.
   void abort() const { transport_->abort(); }
 
+  /// For those who communicate: the library itself, and transports that wrap another.
   Transport& transport() const noexcept { return *transport_; }
 
  private:
@@ -160,6 +174,6 @@ class Communicator {
 inline constexpr std::chrono::milliseconds default_deadline = std::chrono::minutes(10);
 
 /// A group of one. Needs neither MPI nor NCCL; serves CPU and CUDA.
-Communicator self();
+SHARDLOSS_API Communicator self();
 
 }  // namespace shardloss

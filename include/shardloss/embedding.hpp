@@ -6,6 +6,7 @@
 #include <span>
 
 #include "shardloss/communicator.hpp"
+#include "shardloss/export.hpp"
 #include "shardloss/loss.hpp"
 #include "shardloss/problem.hpp"
 
@@ -22,15 +23,18 @@ namespace shardloss {
 /// ids: [rows] int32 or int64, any stride. replicated: the same on all ranks; output [rows, D]
 /// comes back whole and bitwise the same on every rank. row_sharded: each rank passes its own ids
 /// and gets its own rows; the gradient of the output likewise.
-class VocabParallelEmbedding {
+class SHARDLOSS_API VocabParallelEmbedding {
  public:
   /// Collective; throws like Loss.
   VocabParallelEmbedding(const Problem& problem, const Communicator& communicator,
                          Device device = {});
   ~VocabParallelEmbedding();
+  /// Leaves an object that can be assigned or destroyed.
   VocabParallelEmbedding(VocabParallelEmbedding&&) noexcept;
+  /// Likewise.
   VocabParallelEmbedding& operator=(VocabParallelEmbedding&&) noexcept;
 
+  /// Of device memory that it holds.
   std::size_t workspace_bytes() const noexcept;
 
   /// output[i] = W[ids[i]], [rows, D] in the problem's dtype. Collective.

@@ -7,6 +7,8 @@
 #include <string>
 #include <string_view>
 
+#include "shardloss/export.hpp"
+
 namespace shardloss {
 
 /// What went wrong. `fatal_code` tells which of them end the communicator.
@@ -23,18 +25,19 @@ enum class ErrorCode : std::uint8_t {
 };
 
 /// The name of a code, as it appears in messages: "invalid_argument", ...
-std::string_view name(ErrorCode code) noexcept;
+SHARDLOSS_API std::string_view name(ErrorCode code) noexcept;
 
 /// Thrown by everything in this library, and nothing else is.
 ///
 /// After a fatal error the communicator is *failed*: every later call on it throws the first error
 /// again and talks to nobody. After any other error it is as good as before, on every rank.
-class Error : public std::runtime_error {
+class SHARDLOSS_API Error : public std::runtime_error {
  public:
   /// `fatal`: whether the communicator is lost with it.
   Error(ErrorCode code, const std::string& text, bool fatal = false)
       : std::runtime_error(std::string(name(code)) + ": " + text), code_(code), fatal_(fatal) {}
 
+  /// What went wrong.
   ErrorCode code() const noexcept { return code_; }
 
   /// True when the communicator on which this happened can no longer be used.

@@ -8,6 +8,7 @@
 #include <span>
 
 #include "shardloss/communicator.hpp"
+#include "shardloss/export.hpp"
 #include "shardloss/plan.hpp"
 #include "shardloss/problem.hpp"
 #include "shardloss/tensor.hpp"
@@ -54,10 +55,10 @@ struct Outputs {
 
 /// Upstream gradients: real, a scalar or [rows] with any stride (0 too).
 struct Upstreams {
-  ConstTensor loss;  ///< not given: 1. Per row only with Reduction::none
-  ConstTensor lse;   ///< not given: 0, likewise below
-  ConstTensor target_logprob;
-  ConstTensor entropy;  ///< where Problem::entropy
+  ConstTensor loss;            ///< not given: 1. Per row only with Reduction::none
+  ConstTensor lse;             ///< not given: 0, likewise below
+  ConstTensor target_logprob;  ///< of target_logprob
+  ConstTensor entropy;         ///< where Problem::entropy
 };
 
 /// Where gradients go; what is not given is not computed. `hidden` is given on all ranks or on
@@ -68,30 +69,32 @@ struct Gradients {
       weight;   ///< [V_r, D], likewise; padding rows are written 0, or left alone when accumulating
   Tensor bias;  ///< [V_r], GradDType of the weight, contiguous
   bool accumulate_hidden = false;  ///< += instead of =
-  bool accumulate_weight = false;
-  bool accumulate_bias = false;
+  bool accumulate_weight = false;  ///< likewise
+  bool accumulate_bias = false;    ///< likewise
 };
 
 /// Where a call runs. A Loss that owns its workspace needs none; otherwise at least
 /// plan().workspace_bytes, 256-byte aligned, free until the call has finished on the stream. One
 /// workspace serves one call at a time.
 struct Execution {
-  Stream stream;
-  void* workspace = nullptr;
-  std::size_t workspace_bytes = 0;
+  Stream stream;                    ///< where the call is enqueued; CPU: not read
+  void* workspace = nullptr;        ///< on the device of the Loss
+  std::size_t workspace_bytes = 0;  ///< at `workspace`
 };
 
 /// What forward keeps for backward: the softmax statistics of each row, and the logits of the first
 /// keep_logits rows. Made by Loss::make_saved, filled by forward, read any number of times by
 /// backward.
-class Saved {
+class SHARDLOSS_API Saved {
  public:
   struct State;
+  /// Made by Loss::make_saved.
   explicit Saved(std::unique_ptr<State> state);
   ~Saved();
-  Saved(Saved&&) noexcept;
-  Saved& operator=(Saved&&) noexcept;
+  Saved(Saved&&) noexcept;             ///< leaves nothing to backward from
+  Saved& operator=(Saved&&) noexcept;  ///< likewise
 
+  /// The library's side of it.
   State& state() const noexcept { return *state_; }
 
  private:
@@ -111,18 +114,22 @@ enum class WorkspaceOwner : std::uint8_t { library, caller };
 ///
 /// On CUDA calls only enqueue: no allocation, no read-back, no device synchronisation; they can be
 /// captured in a graph. On return the outputs are ordered on the stream.
-class Loss {
+class SHARDLOSS_API Loss {
  public:
   /// Collective. `device`: where every tensor of the calls will live.
   Loss(const Problem& problem, const Communicator& communicator, Device device = {},
        WorkspaceOwner workspace = WorkspaceOwner::library);
   ~Loss();
-  Loss(Loss&&) noexcept;
-  Loss& operator=(Loss&&) noexcept;
+  Loss(Loss&&) noexcept;             ///< leaves an object that can be assigned or destroyed
+  Loss& operator=(Loss&&) noexcept;  ///< likewise
 
+  /// As it was given.
   const Problem& problem() const noexcept;
+  /// What runs on this rank.
   const Plan& plan() const noexcept;
+  /// The group that it was given.
   const Communicator& communicator() const noexcept;
+  /// Where every tensor of the calls lives.
   Device device() const noexcept;
 
   /// Allocates plan().saved_bytes on the device. Not collective.

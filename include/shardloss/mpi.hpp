@@ -7,6 +7,7 @@
 #include <chrono>
 
 #include "shardloss/communicator.hpp"
+#include "shardloss/export.hpp"
 
 namespace shardloss {
 
@@ -17,7 +18,8 @@ namespace shardloss {
 ///
 /// MPI cannot take back an operation that waits for a lost peer: after a fatal error the program
 /// ends through MPI_Abort, and buffers that MPI may still write are leaked on purpose.
-Communicator from_mpi(MPI_Comm comm, std::chrono::milliseconds deadline = default_deadline);
+SHARDLOSS_API Communicator from_mpi(MPI_Comm comm,
+                                    std::chrono::milliseconds deadline = default_deadline);
 
 /// How the ranks of a job become tensor-parallel groups: neighbours {0, 1}, {2, 3}, or with stride
 /// {0, 2}, {1, 3}.
@@ -31,7 +33,8 @@ struct ProcessGrid {
 
 /// Splits `comm` into groups of `tensor_parallel` ranks. Groups never talk to each other.
 /// Collective. Throws Error(invalid_argument) on every rank when the size does not divide.
-ProcessGrid make_grid(MPI_Comm comm, int tensor_parallel, GridOrder order = GridOrder::contiguous,
-                      std::chrono::milliseconds deadline = default_deadline);
+SHARDLOSS_API ProcessGrid make_grid(MPI_Comm comm, int tensor_parallel,
+                                    GridOrder order = GridOrder::contiguous,
+                                    std::chrono::milliseconds deadline = default_deadline);
 
 }  // namespace shardloss

@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "shardloss/export.hpp"
 #include "shardloss/tensor.hpp"
 
 namespace shardloss {
@@ -35,14 +36,15 @@ enum class GradDType : std::uint8_t { none, same, float32 };
 /// How the number of rows of a chunk is found; always a pure function of the problem and the kind
 /// of device, computed from the largest shard.
 struct Chunking {
+  /// What `value` says.
   enum class Rule : std::uint8_t {
     automatic,        ///< what measurements on that kind of device favour
     rows,             ///< `value` rows
     workspace_limit,  ///< the most rows whose workspace fits in `value` bytes
     aspect_ratio,     ///< PyTorch's: next_power_of_two(ceil(N / ceil(V / D))) / value
   };
-  Rule rule = Rule::automatic;
-  std::int64_t value = 0;
+  Rule rule = Rule::automatic;  ///< how
+  std::int64_t value = 0;       ///< rows, bytes or divisor; not read by `automatic`
 };
 
 /// How matrix-product algorithms are chosen (CUDA). The plan lists the outcome.
@@ -66,41 +68,47 @@ struct Problem {
   /// Empty: as even as can be, the first ranks get one more.
   std::vector<std::int64_t> shard_widths;
 
-  DType dtype = DType::float32;  ///< of hidden, weight and bias; float64 on the CPU only
-  Layout layout = Layout::replicated;
-  bool bias = false;       ///< calls bring a bias shard [V_r]
-  bool row_index = false;  ///< calls may bring an index of the rows to compute
+  DType dtype = DType::float32;        ///< of hidden, weight and bias; float64 on the CPU only
+  Layout layout = Layout::replicated;  ///< who brings which rows
+  bool bias = false;                   ///< calls bring a bias shard [V_r]
+  bool row_index = false;              ///< calls may bring an index of the rows to compute
 
-  Reduction reduction = Reduction::mean;
+  Reduction reduction = Reduction::mean;  ///< of the row losses, over the rows of the group
   std::int64_t ignore_index =
       -100;                 ///< rows with this target count nowhere; may lie inside [0, vocab)
   bool normalizer = false;  ///< calls bring a scalar that divides in place of the denominator
 
-  double logit_scale = 1.0;  ///< s: z = cap tanh(s u / cap), u = x . w + b
-  double softcap = 0.0;      ///< cap; 0: none
-  double label_smoothing = 0.0;
-  SmoothingForm label_smoothing_form = SmoothingForm::pytorch;
-  double z_loss = 0.0;         ///< k of t k lse^2
+  double logit_scale = 1.0;      ///< s: z = cap tanh(s u / cap), u = x . w + b
+  double softcap = 0.0;          ///< cap; 0: none
+  double label_smoothing = 0.0;  ///< a, in [0, 1]
+  SmoothingForm label_smoothing_form = SmoothingForm::pytorch;  ///< which a
+  double z_loss = 0.0;                                          ///< k of t k lse^2
   bool class_weights = false;  ///< calls bring float weights [V], whole on every rank
   bool soft_targets = false;   ///< calls bring probabilities [N, V_r] in place of targets
   bool entropy = false;  ///< calls may ask for the entropy, or bring an upstream gradient for it
 
-  GradDType grad_hidden = GradDType::same;
+  GradDType grad_hidden = GradDType::same;  ///< dtype of Gradients::hidden
   GradDType grad_weight = GradDType::same;  ///< and the bias gradient's
 
-  Chunking chunking;
-  Accumulation accumulation = Accumulation::automatic;
+  Chunking chunking;                                    ///< rows at a time
+  Accumulation accumulation = Accumulation::automatic;  ///< precision between products
   std::int64_t keep_logits =
       0;  ///< rows whose logits forward keeps for backward; rounded up to chunks
-  GemmChoice gemm = GemmChoice::heuristic;
+  GemmChoice gemm = GemmChoice::heuristic;  ///< CUDA only
   bool throw_invalid_target = true;  ///< wait() and CPU calls throw; false: the row's NaN has to do
 };
 
-std::string_view name(Layout) noexcept;
-std::string_view name(Reduction) noexcept;
-std::string_view name(Accumulation) noexcept;
-std::string_view name(SmoothingForm) noexcept;
-std::string_view name(GradDType) noexcept;
-std::string_view name(Chunking::Rule) noexcept;
+/// The enumerator's name, for messages and files.
+SHARDLOSS_API std::string_view name(Layout) noexcept;
+/// The enumerator's name, for messages and files.
+SHARDLOSS_API std::string_view name(Reduction) noexcept;
+/// The enumerator's name, for messages and files.
+SHARDLOSS_API std::string_view name(Accumulation) noexcept;
+/// The enumerator's name, for messages and files.
+SHARDLOSS_API std::string_view name(SmoothingForm) noexcept;
+/// The enumerator's name, for messages and files.
+SHARDLOSS_API std::string_view name(GradDType) noexcept;
+/// The enumerator's name, for messages and files.
+SHARDLOSS_API std::string_view name(Chunking::Rule) noexcept;
 
 }  // namespace shardloss

@@ -9,6 +9,8 @@
 #include <string_view>
 #include <type_traits>
 
+#include "shardloss/export.hpp"
+
 namespace shardloss {
 
 /// Element types. Floating-point ones carry the computation, integers targets and indices.
@@ -29,19 +31,19 @@ constexpr std::size_t size_of(DType dtype) noexcept {
 }
 
 /// "float32", "bfloat16", ...
-std::string_view name(DType dtype) noexcept;
+SHARDLOSS_API std::string_view name(DType dtype) noexcept;
 
 /// True for float64, float32, bfloat16 and float16.
 constexpr bool is_floating(DType dtype) noexcept { return dtype <= DType::float16; }
 
 /// Storage of a bfloat16 value (the upper half of a float32). Arithmetic is the backends' affair.
 struct bfloat16 {
-  std::uint16_t bits;
+  std::uint16_t bits;  ///< sign, 8 exponent and 7 fraction bits
 };
 
 /// Storage of an IEEE 754 binary16 value.
 struct float16 {
-  std::uint16_t bits;
+  std::uint16_t bits;  ///< sign, 5 exponent and 10 fraction bits
 };
 
 /// The DType of a C++ element type.
@@ -66,22 +68,23 @@ constexpr DType dtype_of() noexcept {
     static_assert(sizeof(U) == 0, "no DType for this element type");
 }
 
+/// The kinds of device that tensors live on.
 enum class DeviceKind : std::uint8_t { cpu, cuda };
 
 /// "cpu" or "cuda".
-std::string_view name(DeviceKind kind) noexcept;
+SHARDLOSS_API std::string_view name(DeviceKind kind) noexcept;
 
 /// Where memory lives. `index` is the CUDA device ordinal, 0 on the CPU.
 struct Device {
-  DeviceKind kind = DeviceKind::cpu;
-  int index = 0;
-  bool operator==(const Device&) const = default;
+  DeviceKind kind = DeviceKind::cpu;               ///< CPU or GPU memory
+  int index = 0;                                   ///< which GPU
+  bool operator==(const Device&) const = default;  ///< the same memory
 };
 
 /// A cudaStream_t, or nothing on the CPU. The default stream (null) is refused on CUDA: it would
 /// order the caller's other streams behind every pass.
 struct Stream {
-  void* handle = nullptr;
+  void* handle = nullptr;  ///< the cudaStream_t; the caller's
 };
 
 /// A non-owning view of a scalar, vector or matrix; strides count elements, any value is allowed
@@ -90,6 +93,7 @@ struct Stream {
 template <bool Const>
 class BasicTensor {
  public:
+  /// To memory that a ConstTensor only reads.
   using Pointer = std::conditional_t<Const, const void*, void*>;
 
   BasicTensor() = default;
@@ -131,10 +135,15 @@ class BasicTensor {
         sizes_{other.size(0), other.size(1)},
         strides_{other.stride(0), other.stride(1)} {}
 
+  /// False for a default-constructed view.
   bool given() const noexcept { return given_; }
+  /// As given().
   explicit operator bool() const noexcept { return given_; }
+  /// The first element; may be null where there are no elements.
   Pointer data() const noexcept { return data_; }
+  /// Of the elements.
   DType dtype() const noexcept { return dtype_; }
+  /// Where data() lies.
   Device device() const noexcept { return device_; }
   /// 0 for a scalar, 1 for a vector, 2 for a matrix.
   int dims() const noexcept { return dims_; }
@@ -153,7 +162,9 @@ class BasicTensor {
   std::array<std::int64_t, 2> strides_{0, 0};
 };
 
+/// A view through which results are written.
 using Tensor = BasicTensor<false>;
+/// A view that is only read.
 using ConstTensor = BasicTensor<true>;
 
 /// A view of one value.
@@ -183,6 +194,6 @@ auto matrix(T* data, std::int64_t rows, std::int64_t columns, Device device = {}
 }
 
 /// "float32 [8, 16] strides [16, 1] on cpu", for messages.
-std::string to_string(const ConstTensor& tensor);
+SHARDLOSS_API std::string to_string(const ConstTensor& tensor);
 
 }  // namespace shardloss
