@@ -95,9 +95,9 @@ class SHARDLOSS_API Transport {
   virtual void progress() {}
 
   /// CUDA: has the watchdog, where there is one, read `mailbox` until unwatch().
-  virtual void watch(const Mailbox* mailbox) { (void)mailbox; }
+  virtual void watch(Mailbox* mailbox) { (void)mailbox; }
   /// Ends that; on return the watchdog no longer reads `mailbox`.
-  virtual void unwatch(const Mailbox* mailbox) { (void)mailbox; }
+  virtual void unwatch(Mailbox* mailbox) { (void)mailbox; }
 
   /// Ends everything outstanding with an error. Idempotent, from any thread, bounded.
   virtual void abort();
@@ -112,7 +112,7 @@ class SHARDLOSS_API Transport {
   Error fail(const Error& error);
 
   /// Notes where the pass is, for the messages and the record of the last 64 steps.
-  void note_step(const char* name, std::uint64_t call, std::int64_t chunk) noexcept;
+  virtual void note_step(const char* name, std::uint64_t call, std::int64_t chunk) noexcept;
 
   /// What has been sent so far.
   Traffic traffic() const noexcept;
