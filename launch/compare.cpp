@@ -1,0 +1,199 @@
+#include "compare.hpp"
+
+#include <cmath>
+#include <limits>
+
+namespace shardloss {
+namespace {
+
+constexpr double infinity = std::numeric_limits<double>::infinity();
+
+double at(std::span<const double> values, std::size_t i) { return values.empty() ? 0 : values[i]; }
+
+bool both_finite(double a, double b) { return std::isfinite(a) && std::isfinite(b); }
+
+/// NaN for NaN, the same infinity for an infinity.
+bool same_special(double got, double want) {
+  return std::isnan(want) ? std::isnan(got) : got == want;
+}
+
+/// error / allowance, where no error is always right.
+double share_of(double error, double allowance) {
+  if (error == 0) return 0;
+  const double share = error / allowance;
+  return std::isnan(share) ? infinity : share;
+}
+
+void keep_worst(Comparison& worst, double share, std::int64_t row, std::int64_t column, double got,
+                double want) {
+  if (share <= worst.share && worst.row >= 0) return;
+  if (share < worst.share) return;
+  worst.share = share;
+  worst.row = row;
+  worst.column = column;
+  worst.got = got;
+  worst.want = want;
+}
+
+/// Sums of squares, for norms.
+struct Squares {
+  double error = 0, want = 0, got = 0, kept = 0, allowance = 0;
+
+  void add(const Squares& other) {
+    error += other.error;
+    want += other.want;
+    got += other.got;
+    kept += other.kept;
+    allowance += other.allowance;
+  }
+};
+
+/// A whole output by its norms, where that is worse than its worst element.
+void keep_whole(Comparison& worst, const Squares& sums, double allowance) {
+  const double share = share_of(std::sqrt(sums.error), allowance);
+  if (share > worst.share)
+    keep_worst(worst, share, -1, -1, std::sqrt(sums.got), std::sqrt(sums.want));
+}
+
+bool mostly_zero(std::span<const double> values) {
+  std::size_t zeros = 0;
+  for (const double value : values) zeros += value == 0 ? 1 : 0;
+  return !values.empty() && zeros * 10 > values.size() * 9;
+}
+
+Comparison wrong_size(const std::string& output, std::size_t got, std::size_t want) {
+  Comparison worst;
+  worst.output = output + " (number of elements)";
+  worst.share = infinity;
+  worst.got = static_cast<double>(got);
+  worst.want = static_cast<double>(want);
+  return worst;
+}
+
+/// A row of a gradient: its sums, and where its largest error is.
+struct RowErrors {
+  Squares sums;
+  std::size_t largest = 0;    ///< column
+  std::int64_t special = -1;  ///< column of a NaN or infinity that should not be, or is missing
+};
+
+RowErrors row_errors(std::span<const double> got, std::span<const double> want,
+                     std::span<const double> before) {
+  RowErrors row;
+  double largest = -1;
+  for (std::size_t k = 0; k < want.size(); ++k) {
+    if (!both_finite(got[k], want[k])) {
+      if (!same_special(got[k], want[k])) row.special = static_cast<std::int64_t>(k);
+      continue;
+    }
+    const double error = std::abs(got[k] - want[k]);
+    const double own = want[k] - at(before, k);
+    row.sums.add(
+        {error * error, own * own, got[k] * got[k], before.empty() ? 0 : want[k] * want[k], 0});
+    if (error > largest) largest = error, row.largest = k;
+  }
+  return row;
+}
+
+}  // namespace
+
+Comparison compare_values(const std::string& output, std::span<const double> got,
+                          std::span<const double> want, double relative,
+                          std::span<const double> absolute) {
+  if (got.size() != want.size()) return wrong_size(output, got.size(), want.size());
+  Comparison worst;
+  worst.output = output;
+  Squares sums;
+  for (std::size_t i = 0; i < want.size(); ++i) {
+    const auto row = static_cast<std::int64_t>(i);
+    if (!both_finite(got[i], want[i])) {
+      if (!same_special(got[i], want[i])) keep_worst(worst, infinity, row, -1, got[i], want[i]);
+      continue;
+    }
+    const double error = std::abs(got[i] - want[i]);
+    const double allowance =
+        tolerance::row_factor * (relative * std::abs(want[i]) + at(absolute, i));
+    keep_worst(worst, share_of(error, allowance), row, -1, got[i], want[i]);
+    sums.add(
+        {error * error, want[i] * want[i], got[i] * got[i], 0, at(absolute, i) * at(absolute, i)});
+  }
+  keep_whole(worst, sums, relative * std::sqrt(sums.want) + std::sqrt(sums.allowance));
+  return worst;
+}
+
+Comparison compare_gradient(const std::string& output, std::span<const double> got,
+                            std::span<const double> want, std::int64_t columns,
+                            const ReferenceTerms& terms, const tolerance::Allowed& allowed,
+                            std::span<const double> before) {
+  if (got.size() != want.size()) return wrong_size(output, got.size(), want.size());
+  Comparison worst;
+  worst.output = output;
+  worst.mistrusted = mostly_zero(want);
+  Squares sums;
+  const auto width = static_cast<std::size_t>(columns);
+  for (std::size_t i = 0; width > 0 && i * width < want.size(); ++i) {
+    const RowErrors row = row_errors(got.subspan(i * width, width), want.subspan(i * width, width),
+                                     before.empty() ? before : before.subspan(i * width, width));
+    const double floor = allowed.formed * terms.formed[i] + allowed.rounded * terms.rounded[i];
+    const double allowance =
+        std::max(tolerance::row_factor * allowed.gradient * std::sqrt(row.sums.want), floor) +
+        allowed.accumulate * std::sqrt(row.sums.kept);
+    const std::size_t column =
+        row.special >= 0 ? static_cast<std::size_t>(row.special) : row.largest;
+    const double share =
+        row.special >= 0 ? infinity : share_of(std::sqrt(row.sums.error), allowance);
+    keep_worst(worst, share, static_cast<std::int64_t>(i), static_cast<std::int64_t>(column),
+               got[i * width + column], want[i * width + column]);
+    sums.add(row.sums);
+    sums.allowance += floor * floor;
+  }
+  keep_whole(worst, sums,
+             std::max(allowed.gradient * std::sqrt(sums.want), std::sqrt(sums.allowance)) +
+                 allowed.accumulate * std::sqrt(sums.kept));
+  return worst;
+}
+
+Comparison compare_exact(const std::string& output, std::span<const std::int64_t> got,
+                         std::span<const std::int64_t> want) {
+  if (got.size() != want.size()) return wrong_size(output, got.size(), want.size());
+  Comparison worst;
+  worst.output = output;
+  for (std::size_t i = 0; i < want.size(); ++i)
+    keep_worst(worst, got[i] == want[i] ? 0 : infinity, static_cast<std::int64_t>(i), -1,
+               static_cast<double>(got[i]), static_cast<double>(want[i]));
+  return worst;
+}
+
+Comparison compare_argmax(const ReferenceProblem& problem, std::span<const std::int64_t> got,
+                          std::span<const std::int64_t> want, double logit) {
+  if (got.size() != want.size()) return wrong_size("argmax", got.size(), want.size());
+  Comparison worst;
+  worst.output = "argmax";
+  for (std::size_t i = 0; i < want.size(); ++i) {
+    double share = 0;
+    if (got[i] != want[i]) {
+      share = infinity;
+      if (want[i] >= 0 && got[i] >= 0 && got[i] < problem.vocab) {
+        const auto z = reference_logits(problem, static_cast<std::int64_t>(i));
+        // Both logits may be off, in opposite directions.
+        share = share_of(z[static_cast<std::size_t>(want[i])] - z[static_cast<std::size_t>(got[i])],
+                         2 * logit);
+      }
+    }
+    keep_worst(worst, share, static_cast<std::int64_t>(i), -1, static_cast<double>(got[i]),
+               static_cast<double>(want[i]));
+  }
+  return worst;
+}
+
+Comparison compare_correct(const ReferenceProblem& problem, std::span<const std::int64_t> got,
+                           std::span<const std::int64_t> argmax) {
+  std::vector<std::int64_t> want(argmax.size());
+  for (std::size_t i = 0; i < want.size(); ++i) {
+    const std::int64_t y = problem.targets[i];
+    want[i] = argmax[i] >= 0 && y == argmax[i] && y != problem.ignore_index ? 1 : 0;
+  }
+  return compare_exact("correct", got, want);
+}
+
+}  // namespace shardloss

@@ -1,0 +1,97 @@
+/// \file
+/// How far a result may be from the exact one: unit roundoff times a named coefficient, each with
+/// its reason. Errors are measured as norm of error over norm of the fp64 reference on the rounded
+/// inputs, over a whole output and, for gradients, over each row.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+
+#include "shardloss/problem.hpp"
+#include "shardloss/tensor.hpp"
+
+namespace shardloss::tolerance {
+
+/// Unit roundoff: the largest relative error of rounding to the nearest.
+constexpr double eps(DType dtype) {
+  switch (dtype) {
+    case DType::float64: return 0x1p-53;
+    case DType::float32: return 0x1p-24;
+    case DType::float16: return 0x1p-11;
+    case DType::bfloat16: return 0x1p-8;
+    default: return 0;
+  }
+}
+
+/// Statistics and small sums are float, or double for float64 problems.
+constexpr DType real_of(DType dtype) {
+  return dtype == DType::float64 ? DType::float64 : DType::float32;
+}
+
+/// Loss, lse and their kin: 3e-5 in fp32, 3e-3 in bf16, 1e-3 in fp16. In full precision a logit
+/// sums D products and lse V exponentials, each rounding once: some hundreds of eps. In 16 bit the
+/// one rounding of the logits chunk counts, averaged over the columns.
+constexpr double value_coefficient(DType dtype) {
+  if (dtype == DType::bfloat16) return 0.75;
+  if (dtype == DType::float16) return 2;
+  return 500;
+}
+
+/// Gradients: 3e-5 in fp32, 1e-2 in bf16, 4e-3 in fp16. In 16 bit the chunk is rounded as logits,
+/// again as logit gradients, and the result once more; fp16 also loses small entries.
+constexpr double gradient_coefficient(DType dtype) {
+  if (dtype == DType::bfloat16) return 2.5;
+  if (dtype == DType::float16) return 8;
+  return 500;
+}
+
+/// A row of a gradient, or one entry of a per-row output, against its own norm: it averages over
+/// fewer roundings than the whole.
+inline constexpr double row_factor = 4;
+
+/// A chunk in a short dtype rounds u: each exponential is off by up to half an ulp of |z|.
+inline constexpr double logit_growth = 0.5;
+
+/// Values that cancel (lse - z_y of a row that the model is sure of; p_y - 1) are formed in real
+/// precision from terms that carry the rounding of a product of D terms.
+inline constexpr double formation_coefficient = 16;
+
+/// Logit gradients are rounded to the problem's dtype before their product; where the product's
+/// terms cancel, that rounding does not.
+inline constexpr double storage_coefficient = 1;
+
+/// Adding to what a gradient buffer held rounds once in its dtype, and so does reading it.
+inline constexpr double accumulation_coefficient = 2;
+
+/// What is allowed to one problem.
+struct Allowed {
+  double value = 0;       ///< relative, over a whole per-row output or a scalar
+  double gradient = 0;    ///< relative, over a whole gradient
+  double formed = 0;      ///< of the sum of the absolute values of what cancels
+  double rounded = 0;     ///< of the root of the sum of squares of rounded logit gradients
+  double logit = 0;       ///< absolute: how far a logit, and with it lse, may be off
+  double accumulate = 0;  ///< of the value in a gradient buffer that was added to
+};
+
+/// `logits`: dtype of the chunk (Plan::logits_dtype). `magnitude`: ReferenceResult's
+/// logit_magnitude. `sums`: how often a compact gradient is rounded while it adds up: chunks for
+/// the weight's, ranks for the hidden one's; whichever is larger.
+inline Allowed allowed(const Problem& problem, DType logits, double magnitude, double sums) {
+  const double e = eps(problem.dtype), real = eps(real_of(problem.dtype));
+  const double growth = logit_growth * eps(logits) * magnitude;
+  // Roundings of partial sums in the short dtype are independent: their squares add up.
+  const double compact =
+      problem.accumulation == Accumulation::compact ? 1 + std::sqrt(std::max(sums, 1.0)) : 1;
+  Allowed out;
+  out.value = value_coefficient(problem.dtype) * e + growth;
+  out.gradient = gradient_coefficient(problem.dtype) * e * compact + growth;
+  out.formed = formation_coefficient * real;
+  out.rounded = storage_coefficient * e * compact;
+  out.logit = (eps(logits) + formation_coefficient * real) * magnitude;
+  const DType stored = problem.grad_weight == GradDType::float32 ? DType::float32 : problem.dtype;
+  out.accumulate = accumulation_coefficient * eps(stored);
+  return out;
+}
+
+}  // namespace shardloss::tolerance
