@@ -1,5 +1,5 @@
 /// \file
-/// What one rank computes: the seam between the order of the steps (loss.cpp) and how they run.
+/// What one rank computes: the seam between the order of the steps (pass.cpp) and how they run.
 #pragma once
 
 #include <cstddef>
@@ -55,12 +55,14 @@ class Backend {
   /// backward's steps 2 and 5: the logits again where they were not kept, RowCoefficients from
   /// Saved.
   virtual void recompute(const Call& call, const Chunk& chunk) = 0;
-  /// Steps 6 and 7: dU in place (from kept logits: into the slot), the bias gradient, and the
-  /// chunk's dX partial sums: into the slot's grad_hidden buffer where the workspace has one, else
-  /// into the result.
-  virtual void dlogits_and_grad_hidden(const Call& call, const Chunk& chunk) = 0;
-  /// Step 8: dW += dU^T X.
-  virtual void grad_weight(const Call& call, const Chunk& chunk) = 0;
+  /// Step 7, dX partial sums = dU W: into the slot's grad_hidden buffer where the workspace has
+  /// one, else into the result. `make_dlogits`: step 6 comes with it: U becomes dU in place (kept
+  /// logits: dU goes to the slot), tile by tile on the CPU, and the bias gradient is summed.
+  virtual void grad_hidden(const Call& call, const Chunk& chunk, bool make_dlogits) = 0;
+  /// Step 8, dW += dU^T X, where the weight gradient is asked for; `make_dlogits` as above.
+  /// Whichever of the two products comes first in a chunk makes the dlogits; the pass calls only
+  /// those asked for.
+  virtual void grad_weight(const Call& call, const Chunk& chunk, bool make_dlogits) = 0;
   /// After the reduction: this rank's positions of the slot's grad_hidden buffer into the result.
   virtual void store_grad_hidden(const Call& call, const Chunk& chunk) = 0;
   /// Loss and counts from the running sums; weight and bias gradients out of their accumulators.

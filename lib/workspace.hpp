@@ -14,7 +14,7 @@ namespace shardloss::detail {
 
 /// The buffers of a workspace; those of a chunk come once per slot.
 enum class Buffer : std::uint8_t {
-  logits,        ///< slot: [C, V_r of the widest shard], Plan::logits_dtype
+  logits,        ///< slot: [C, logits_ld(true columns of the shard)], Plan::logits_dtype
   exchange,      ///< slot: P segments of exchange_bytes: CallHeader, then RowStatistics [C]
   row_inputs,    ///< slot: RowInput [C]
   coefficients,  ///< slot: RowCoefficients [C]
@@ -32,6 +32,14 @@ enum class Buffer : std::uint8_t {
   gemm,          ///< CUDA: cublasLt's
   count
 };
+
+/// Elements between two rows of a logits buffer: rows begin at multiples of 16 bytes.
+constexpr std::int64_t logits_ld(std::int64_t columns) { return (columns + 7) / 8 * 8; }
+
+/// Whether the group's rows come from several ranks: row_sharded over more than one.
+inline bool gathers_rows(const Problem& problem, const Plan& plan) {
+  return problem.layout == Layout::row_sharded && plan.ranks > 1;
+}
 
 /// Offsets and sizes. A buffer that a problem does not need has 0 bytes.
 class WorkspaceMap {
@@ -69,5 +77,17 @@ class WorkspaceMap {
 
 /// The map of a problem whose plan's geometry (shard, chunk_rows, slots, dtypes) is known.
 WorkspaceMap map_workspace(const Problem& problem, const Plan& plan);
+
+/// The map of an embedding over the same shards.
+WorkspaceMap map_embedding(const Problem& problem, const Plan& plan);
+
+/// Bytes of a Saved: SavedRow for max_rows rows, 256-byte aligned, then the kept logits.
+std::size_t saved_rows_bytes(const Problem& problem);
+std::size_t saved_bytes(const Problem& problem, const Plan& plan);
+
+/// The dtype in which a gradient with that option is written.
+constexpr DType grad_dtype(GradDType option, DType dtype) {
+  return option == GradDType::float32 && dtype != DType::float64 ? DType::float32 : dtype;
+}
 
 }  // namespace shardloss::detail

@@ -1,0 +1,23 @@
+/// \file
+/// How the rows of a call are cut into chunks.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "call.hpp"
+
+namespace shardloss::detail {
+
+/// Chunks of at most `chunk_rows` rows of `rows` replicated rows, in order.
+std::vector<Chunk> cut_rows(std::int64_t rows, std::int64_t chunk_rows, int slots);
+
+/// Chunks of at most `chunk_rows` rows of a group whose ranks hold rows_per_rank. Every rank takes
+/// part in every chunk with its share, chunk i of K with rows [i N_r / K, (i + 1) N_r / K), so that
+/// gathering and reducing load all ranks alike; only where chunks are smaller than the group do
+/// they run through the ranks one after the other.
+std::vector<Chunk> cut_group_rows(std::span<const std::int64_t> rows_per_rank,
+                                  std::int64_t chunk_rows, int slots, int rank);
+
+}  // namespace shardloss::detail

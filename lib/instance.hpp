@@ -1,0 +1,54 @@
+/// \file
+/// What a Loss and an embedding are made of: a problem, a group, a plan and a backend.
+#pragma once
+
+#include <atomic>
+#include <memory>
+
+#include "backend.hpp"
+#include "shardloss/communicator.hpp"
+#include "shardloss/plan.hpp"
+#include "workspace.hpp"
+
+namespace shardloss::detail {
+
+struct Instance {
+  Problem problem;
+  Communicator communicator;
+  Device device;
+  Plan plan;
+  WorkspaceMap map;
+  std::unique_ptr<Backend> backend;
+  std::byte* workspace = nullptr;  // owned, or null
+  std::atomic<std::uint64_t> calls{0};
+
+  using MapMaker = WorkspaceMap (*)(const Problem&, const Plan&);
+
+  /// Collective: prepares this rank, then shakes hands; throws on every rank or on none. `what`
+  /// names the object, so that a Loss does not meet an embedding.
+  Instance(const char* what, const Problem& problem, const Communicator& communicator,
+           Device device, MapMaker make_map, bool own_workspace);
+  ~Instance();
+  Instance(const Instance&) = delete;
+  Instance& operator=(const Instance&) = delete;
+
+  /// Runs `validate` for a new call and returns the call's number. Where this rank refuses, the CPU
+  /// ranks of the group learn of it before the error leaves.
+  template <class Validate>
+  void admit(std::uint64_t& number, const Validate& validate) {
+    communicator.transport().check();
+    number = ++calls;
+    try {
+      validate();
+    } catch (const Error&) {
+      refuse(number);
+      throw;
+    }
+  }
+
+ private:
+  void prepare(MapMaker make_map, bool own_workspace);
+  void refuse(std::uint64_t number);
+};
+
+}  // namespace shardloss::detail

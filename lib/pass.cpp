@@ -1,0 +1,313 @@
+// The order of the steps of a pass, and every point at which ranks talk.
+//
+//   0 open             denominator, header
+//   1 pack, gather     row_sharded: the chunk's rows from their owners
+//   2 logits           U = X W_r^T
+//   3 statistics       per row and shard
+//   4 exchange         one all-gather of [header | statistics], combined in rank order
+//   5 coefficients     per row
+//   6 dlogits          U becomes dU in place
+//   7 dX               partial sums, all-reduced or reduce-scattered
+//   8 dW               dW_r += dU^T X
+//
+// With several ranks, 2 and 3 of the next chunk run while 4 of this one is on the wire.
+#include "pass.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <vector>
+
+namespace shardloss::detail {
+namespace {
+
+std::vector<std::int64_t> scaled(std::vector<std::int64_t> counts, std::int64_t each) {
+  for (std::int64_t& count : counts) count *= each;
+  return counts;
+}
+
+class Pass {
+ public:
+  Pass(const Call& call, const Plan& plan, const WorkspaceMap& map, Backend& backend,
+       Transport& transport)
+      : call_(call), plan_(plan), map_(map), backend_(backend), transport_(transport) {}
+
+  void run() {
+    step("open", -1);
+    backend_.open(call_);
+    if (opens_alone()) {
+      start_exchange(0);
+      finish_exchange(0, gathers());
+    }
+    for (std::size_t i = 0; i < std::min(chunks().size(), slots()); ++i) gather_rows(chunks()[i]);
+    if (call_.operation == Operation::backward) {
+      backward_chunks();
+    } else {
+      forward_chunks();
+    }
+    for (const Chunk& chunk : chunks()) store_grad_hidden(chunk);  // those still on the wire
+    step("finish", -1);
+    backend_.finish(call_);
+  }
+
+ private:
+  // A backward has no statistics that could carry the header; and the denominator of rows that lie
+  // on several ranks must be known before the first coefficients.
+  bool opens_alone() const {
+    return transport_.size() > 1 &&
+           (call_.operation == Operation::backward || gathers() || chunks().empty());
+  }
+
+  void forward_chunks() {
+    for (const Chunk& chunk : chunks()) {
+      if (chunk.index == 0 || slots() == 1) {
+        logits_and_statistics(chunk);
+        start_exchange(chunk.slot);
+      }
+      const Chunk* next = slots() > 1 && !chunk.last ? &chunk + 1 : nullptr;
+      if (next != nullptr) logits_and_statistics(*next);
+      finish_exchange(chunk.slot, false);
+      // Not before this rank knows that the others agree: an error leaves nothing on the wire.
+      if (next != nullptr) start_exchange(next->slot);
+      step("combine", chunk.index);
+      backend_.combine(call_, chunk);
+      gradients(chunk);
+    }
+  }
+
+  void backward_chunks() {
+    for (const Chunk& chunk : chunks()) {
+      arrive(chunk);
+      step("recompute", chunk.index);
+      backend_.recompute(call_, chunk);
+      gradients(chunk);
+    }
+  }
+
+  // Steps 6 to 8, and the next rows into what the chunk no longer needs. dX goes first, so that its
+  // reduction moves behind dW; but where rows are gathered, dW goes first and frees their place, so
+  // that the gather moves behind dX and the reduction behind the next logits.
+  void gradients(const Chunk& chunk) {
+    const bool hidden = call_.grad->hidden.given();
+    const bool weight = call_.weight_gradients();
+    const bool weight_first = weight && gathers() && !chunk.last;
+    if (weight_first) grad_weight(chunk, true);
+    if (weight_first || !weight) gather_ahead(chunk);
+    if (hidden) grad_hidden(chunk, !weight_first);
+    if (weight && !weight_first) {
+      grad_weight(chunk, !hidden);
+      gather_ahead(chunk);
+    }
+  }
+
+  void grad_hidden(const Chunk& chunk, bool make_dlogits) {
+    if (chunk.index >= plan_.slots) store_grad_hidden(*(&chunk - plan_.slots));
+    step("grad_hidden", chunk.index);
+    backend_.grad_hidden(call_, chunk, make_dlogits);
+    start_reduction(chunk);
+  }
+
+  void grad_weight(const Chunk& chunk, bool make_dlogits) {
+    step("grad_weight", chunk.index);
+    backend_.grad_weight(call_, chunk, make_dlogits);
+  }
+
+  void gather_ahead(const Chunk& chunk) {
+    const std::size_t ahead = static_cast<std::size_t>(chunk.index) + slots();
+    if (ahead < chunks().size()) gather_rows(chunks()[ahead]);
+  }
+
+  // Step 1: the chunk's rows set out; they are awaited where they are used first.
+  void gather_rows(const Chunk& chunk) {
+    step("pack", chunk.index);
+    backend_.pack_rows(call_, chunk);
+    if (!gathers()) return;
+    const auto element = static_cast<std::int64_t>(size_of(call_.in->hidden.dtype()));
+    const auto record =
+        static_cast<std::int64_t>(map_.bytes(Buffer::row_inputs)) / plan_.chunk_rows;
+    rows_[at(chunk)] = {all_gather(Buffer::row_inputs, chunk, record),
+                        all_gather(Buffer::hidden_rows, chunk, element * call_.in->hidden.size(1))};
+  }
+
+  Ticket all_gather(Buffer name, const Chunk& chunk, std::int64_t row_bytes) {
+    return transport_.all_gather(buffer(name, chunk.slot), scaled(chunk.segments, row_bytes),
+                                 call_.stream);
+  }
+
+  void arrive(const Chunk& chunk) {
+    for (Ticket& ticket : rows_[at(chunk)]) wait(ticket);
+  }
+
+  void logits_and_statistics(const Chunk& chunk) {
+    arrive(chunk);
+    step("logits", chunk.index);
+    backend_.logits_and_statistics(call_, chunk);
+  }
+
+  // Step 4, on the wire.
+  void start_exchange(int slot) {
+    if (transport_.size() == 1) return;
+    const std::vector<std::int64_t> bytes(static_cast<std::size_t>(transport_.size()),
+                                          map_.exchange_bytes);
+    exchange_[static_cast<std::size_t>(slot)] =
+        transport_.all_gather(buffer(Buffer::exchange, slot), bytes, call_.stream);
+  }
+
+  void finish_exchange(int slot, bool sum_denominators) {
+    if (transport_.size() == 1) return;
+    wait(exchange_[static_cast<std::size_t>(slot)]);
+    backend_.agree(call_, slot, sum_denominators);
+  }
+
+  // Step 7, on the wire.
+  void start_reduction(const Chunk& chunk) {
+    if (!map_.has(Buffer::grad_hidden)) return;  // the product wrote the result
+    const std::int64_t hidden = call_.in->hidden.size(1);
+    void* data = buffer(Buffer::grad_hidden, chunk.slot);
+    const DType dtype = plan_.grad_hidden_partial_dtype;
+    Ticket ticket;
+    if (gathers()) {
+      ticket = transport_.reduce_scatter(data, scaled(chunk.segments, hidden), dtype, call_.stream);
+    } else if (transport_.size() > 1) {
+      ticket = transport_.all_reduce(data, chunk.rows * hidden, dtype, call_.stream);
+    }
+    reduction_[at(chunk)] = {ticket, &chunk};
+  }
+
+  // The reduced sums of `chunk` into the result, where it is the one whose sums the slot still
+  // holds.
+  void store_grad_hidden(const Chunk& chunk) {
+    Reduction& reduction = reduction_[at(chunk)];
+    if (reduction.chunk != &chunk) return;
+    wait(reduction.ticket);
+    step("store_grad_hidden", chunk.index);
+    backend_.store_grad_hidden(call_, chunk);
+    reduction.chunk = nullptr;
+  }
+
+  void wait(Ticket& ticket) {
+    if (ticket.id != 0) transport_.wait(ticket, call_.stream);
+    ticket = {};
+  }
+
+  void step(const char* name, std::int64_t chunk) {
+    transport_.note_step(name, call_.number, chunk);
+  }
+
+  bool gathers() const { return !call_.chunks.empty() && !call_.chunks.front().segments.empty(); }
+  const std::vector<Chunk>& chunks() const { return call_.chunks; }
+  std::size_t slots() const { return static_cast<std::size_t>(plan_.slots); }
+  static std::size_t at(const Chunk& chunk) { return static_cast<std::size_t>(chunk.slot); }
+  void* buffer(Buffer name, int slot) const { return map_.in(call_.workspace, name, slot); }
+
+  struct Reduction {
+    Ticket ticket;
+    const Chunk* chunk = nullptr;
+  };
+
+  const Call& call_;
+  const Plan& plan_;
+  const WorkspaceMap& map_;
+  Backend& backend_;
+  Transport& transport_;
+  std::array<Ticket, 2> exchange_{};
+  std::array<std::array<Ticket, 2>, 2> rows_{};
+  std::array<Reduction, 2> reduction_{};
+};
+
+class EmbeddingPass {
+ public:
+  EmbeddingPass(const EmbedCall& call, const WorkspaceMap& map, Backend& backend,
+                Transport& transport)
+      : call_(call), map_(map), backend_(backend), transport_(transport) {}
+
+  void run() {
+    backend_.embed_open(call_);
+    agree();
+    for (const Chunk& chunk : call_.chunks) {
+      transport_.note_step(call_.operation == Operation::embed ? "look-up" : "scatter",
+                           call_.number, chunk.index);
+      backend_.embed_pack(call_, chunk);
+      if (gathers()) wait(all_gather(Buffer::row_inputs, chunk, sizeof(std::int64_t)));
+      if (call_.operation == Operation::embed) {
+        look_up(chunk);
+      } else {
+        scatter(chunk);
+      }
+    }
+  }
+
+ private:
+  void agree() {
+    if (transport_.size() == 1) return;
+    const std::vector<std::int64_t> bytes(static_cast<std::size_t>(transport_.size()),
+                                          map_.exchange_bytes);
+    wait(transport_.all_gather(buffer(Buffer::exchange, 0), bytes, call_.stream));
+    backend_.embed_agree(call_);
+  }
+
+  // One rank owns each id, the others add zeros: the sum is exact in any dtype.
+  void look_up(const Chunk& chunk) {
+    backend_.embed_lookup(call_, chunk);
+    const std::int64_t hidden = call_.output.size(1);
+    void* rows = buffer(Buffer::hidden_rows, chunk.slot);
+    const DType dtype = call_.output.dtype();
+    if (gathers()) {
+      wait(transport_.reduce_scatter(rows, scaled(chunk.segments, hidden), dtype, call_.stream));
+    } else if (transport_.size() > 1) {
+      wait(transport_.all_reduce(rows, chunk.rows * hidden, dtype, call_.stream));
+    }
+    backend_.embed_store(call_, chunk);
+  }
+
+  void scatter(const Chunk& chunk) {
+    const auto element = static_cast<std::int64_t>(size_of(call_.grad_output.dtype()));
+    if (gathers())
+      wait(all_gather(Buffer::hidden_rows, chunk, element * call_.grad_output.size(1)));
+    backend_.embed_scatter(call_, chunk);
+  }
+
+  Ticket all_gather(Buffer name, const Chunk& chunk, std::int64_t row_bytes) {
+    return transport_.all_gather(buffer(name, chunk.slot), scaled(chunk.segments, row_bytes),
+                                 call_.stream);
+  }
+
+  void wait(Ticket ticket) {
+    if (ticket.id != 0) transport_.wait(ticket, call_.stream);
+  }
+
+  bool gathers() const { return !call_.chunks.empty() && !call_.chunks.front().segments.empty(); }
+  void* buffer(Buffer name, int slot) const { return map_.in(call_.workspace, name, slot); }
+
+  const EmbedCall& call_;
+  const WorkspaceMap& map_;
+  Backend& backend_;
+  Transport& transport_;
+};
+
+}  // namespace
+
+void run_pass(const Call& call, const Plan& plan, const WorkspaceMap& map, Backend& backend,
+              Transport& transport) {
+  Pass(call, plan, map, backend, transport).run();
+}
+
+void run_embedding(const EmbedCall& call, const WorkspaceMap& map, Backend& backend,
+                   Transport& transport) {
+  EmbeddingPass(call, map, backend, transport).run();
+}
+
+void refuse_call(std::uint64_t number, const WorkspaceMap& map, Transport& transport) {
+  const auto segment = static_cast<std::size_t>(map.exchange_bytes);
+  std::vector<std::byte> exchange(segment * static_cast<std::size_t>(transport.size()));
+  CallHeader header{};
+  header.verdict = 1;
+  header.call = number;
+  std::memcpy(exchange.data() + segment * static_cast<std::size_t>(transport.rank()), &header,
+              sizeof header);
+  const std::vector<std::int64_t> bytes(static_cast<std::size_t>(transport.size()),
+                                        map.exchange_bytes);
+  transport.wait(transport.all_gather(exchange.data(), bytes, {}), {});
+}
+
+}  // namespace shardloss::detail
