@@ -1,0 +1,367 @@
+#include "call.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <sstream>
+
+#include "elements.hpp"
+#include "world.hpp"
+
+namespace shardloss::test {
+namespace {
+
+DType grad_dtype(GradDType wanted, DType own) {
+  return wanted == GradDType::float32 ? DType::float32 : own;
+}
+
+/// Small numbers that every dtype holds, for gradients to be added to.
+std::vector<double> held_before(std::int64_t count) {
+  std::vector<double> values;
+  for (std::int64_t i = 0; i < count; ++i)
+    values.push_back(static_cast<double>((i * 37) % 11 - 5) / 64);
+  return values;
+}
+
+std::vector<double> slice(const std::vector<double>& values, std::int64_t first, std::int64_t count,
+                          std::int64_t width = 1) {
+  const auto begin = values.begin() + static_cast<std::ptrdiff_t>(first * width);
+  return {begin, begin + static_cast<std::ptrdiff_t>(count * width)};
+}
+
+std::vector<std::int64_t> integers(const std::vector<double>& values) {
+  return {values.begin(), values.end()};
+}
+
+void append(std::vector<std::byte>& all, const std::vector<std::byte>& more) {
+  all.insert(all.end(), more.begin(), more.end());
+}
+
+}  // namespace
+
+Tensors::Tensors(const Sample& sample, int rank, int ranks, Device device, const Style& style)
+    : problem_(sample.problem),
+      shard_(make_shards(sample.problem, ranks)[static_cast<std::size_t>(rank)]),
+      style_(style),
+      device_(device),
+      rows_(sample.own_rows(rank)) {
+  place_inputs(sample, rank);
+  place_row_values(sample, rank);
+  place_outputs(sample);
+  place_gradients(sample);
+  if (problem_.layout == Layout::replicated) return;
+  for (int r = 0; r < ranks; ++r) {
+    std::int64_t computed = sample.own_rows(r);
+    if (sample.data.row_index) {
+      const std::int64_t first = sample.first_row(r);
+      computed = std::count_if(
+          sample.data.row_index->begin(), sample.data.row_index->end(),
+          [&](std::int64_t i) { return i >= first && i < first + sample.own_rows(r); });
+    }
+    rows_per_rank_.push_back(computed);
+  }
+}
+
+void Tensors::place_inputs(const Sample& sample, int rank) {
+  const ReferenceProblem& data = sample.data;
+  const std::int64_t d = problem_.hidden;
+  const DType real = real_dtype(problem_);
+  hidden = DeviceArray(problem_.dtype, rows_, d, d + style_.pad, device_);
+  hidden.write(slice(data.hidden, sample.first_row(rank), rows_, d));
+  weight = DeviceArray(problem_.dtype, shard_.width, d, d + style_.pad, device_);
+  weight.write(slice(data.weight, shard_.first, shard_.width, d));
+  if (problem_.bias) {
+    bias = DeviceArray(problem_.dtype, shard_.width, 1, device_);
+    bias.write(slice(data.bias, shard_.first, shard_.width));
+  }
+  if (problem_.soft_targets) {
+    // The rows of the whole group, this rank's columns.
+    soft_targets = DeviceArray(real, data.rows, shard_.width, shard_.width + style_.pad, device_);
+    std::vector<double> values;
+    for (std::int64_t i = 0; i < data.rows; ++i) {
+      const auto row = slice(data.soft_targets, i * data.vocab_padded + shard_.first, shard_.width);
+      values.insert(values.end(), row.begin(), row.end());
+    }
+    soft_targets.write(values);
+  } else {
+    targets = DeviceArray(style_.target_dtype, rows_, style_.target_stride, device_);
+    const auto begin = data.targets.begin() + static_cast<std::ptrdiff_t>(sample.first_row(rank));
+    targets.write(std::vector<std::int64_t>(begin, begin + static_cast<std::ptrdiff_t>(rows_)));
+  }
+  if (problem_.class_weights) {
+    class_weights = DeviceArray(real, problem_.vocab, 1, device_);
+    class_weights.write(data.class_weights);
+  }
+  if (problem_.normalizer) {
+    normalizer = DeviceArray(real, 1, 1, device_);
+    normalizer.write(std::vector<double>{*data.normalizer});
+  }
+}
+
+DeviceArray Tensors::per_row(const std::vector<double>& values, int rank, const Sample& sample) {
+  if (values.empty()) return {};
+  const bool whole = values.size() == 1 && sample.data.rows != 1;
+  const std::vector<double> own = whole ? values : slice(values, sample.first_row(rank), rows_);
+  DeviceArray array(real_dtype(problem_), static_cast<std::int64_t>(own.size()),
+                    whole ? 1 : style_.value_stride, device_);
+  array.write(own);
+  return array;
+}
+
+void Tensors::place_row_values(const Sample& sample, int rank) {
+  const ReferenceProblem& data = sample.data;
+  if (!data.token_weights.empty()) {
+    token_weights = DeviceArray(real_dtype(problem_), rows_, style_.value_stride, device_);
+    token_weights.write(slice(data.token_weights, sample.first_row(rank), rows_));
+  }
+  up_loss = per_row(data.upstream_loss, rank, sample);
+  up_lse = per_row(data.upstream_lse, rank, sample);
+  up_logprob = per_row(data.upstream_logprob, rank, sample);
+  up_entropy = per_row(data.upstream_entropy, rank, sample);
+  if (!data.row_index) return;
+  std::vector<std::int64_t> own;
+  for (const std::int64_t i : *data.row_index)
+    if (i >= sample.first_row(rank) && i < sample.first_row(rank) + rows_)
+      own.push_back(i - sample.first_row(rank));
+  row_index = DeviceArray(DType::int64, static_cast<std::int64_t>(own.size()), 1, device_);
+  row_index.write(own);
+}
+
+void Tensors::place_outputs(const Sample&) {
+  if (!style_.outputs) return;
+  const DType real = real_dtype(problem_);
+  const auto rows = [&](DType dtype) {
+    return DeviceArray(dtype, rows_, style_.value_stride, device_);
+  };
+  loss = problem_.reduction == Reduction::none ? rows(real) : DeviceArray(real, 1, 1, device_);
+  row_loss = rows(real);
+  lse = rows(real);
+  if (!problem_.soft_targets) {
+    target_logprob = rows(real);
+    correct = rows(DType::uint8);
+  }
+  if (problem_.entropy) entropy = rows(real);
+  argmax = rows(DType::int64);
+  counted_rows = DeviceArray(DType::int64, 1, 1, device_);
+  cross_entropy = DeviceArray(real, 1, 1, device_);
+  z_loss = DeviceArray(real, 1, 1, device_);
+}
+
+void Tensors::place_gradients(const Sample&) {
+  const std::int64_t d = problem_.hidden;
+  if (style_.grad_hidden && problem_.grad_hidden != GradDType::none)
+    grad_hidden = DeviceArray(grad_dtype(problem_.grad_hidden, problem_.dtype), rows_, d,
+                              d + style_.pad, device_);
+  if (style_.grad_weight && problem_.grad_weight != GradDType::none) {
+    const DType dtype = grad_dtype(problem_.grad_weight, problem_.dtype);
+    grad_weight = DeviceArray(dtype, shard_.width, d, d + style_.pad, device_);
+    if (problem_.bias) grad_bias = DeviceArray(dtype, shard_.width, 1, device_);
+  }
+  if (style_.accumulate) reset();
+}
+
+void Tensors::reset() {
+  for (DeviceArray* array : {&loss, &row_loss, &lse, &target_logprob, &entropy, &argmax, &correct,
+                             &counted_rows, &cross_entropy, &z_loss})
+    if (!array->empty()) array->poison();
+  for (DeviceArray* array : {&grad_hidden, &grad_weight, &grad_bias}) {
+    if (array->empty()) continue;
+    if (style_.accumulate)
+      array->write(held_before(array->elements()));
+    else
+      array->poison();
+  }
+}
+
+void Tensors::set_upstream(double value) {
+  up_loss = DeviceArray(real_dtype(problem_), 1, 1, device_);
+  up_loss.write(std::vector<double>{value});
+}
+
+Inputs Tensors::inputs() const {
+  Inputs in;
+  in.hidden = hidden.tensor();
+  in.weight = weight.tensor();
+  in.bias = bias.tensor();
+  in.targets = targets.tensor();
+  in.soft_targets = soft_targets.tensor();
+  in.token_weights = token_weights.tensor();
+  in.class_weights = class_weights.tensor();
+  in.normalizer = normalizer.scalar();
+  in.row_index = row_index.tensor();
+  in.rows_per_rank = rows_per_rank_;
+  return in;
+}
+
+ConstTensor Tensors::upstream(const DeviceArray& array) const {
+  if (array.empty()) return {};
+  const bool per_row = array.elements() != 1;
+  if (per_row || (rows_ == 1 && problem_.reduction == Reduction::none)) return array.tensor();
+  if (style_.expand && &array != &up_loss)
+    return ConstTensor(array.data(), real_dtype(problem_), rows_, 0, device_);
+  return array.scalar();
+}
+
+Upstreams Tensors::upstreams() const {
+  return {upstream(up_loss), upstream(up_lse), upstream(up_logprob), upstream(up_entropy)};
+}
+
+Outputs Tensors::outputs() const {
+  Outputs out;
+  if (!style_.outputs) return out;
+  out.loss = problem_.reduction == Reduction::none ? loss.tensor() : loss.scalar();
+  out.row_loss = row_loss.tensor();
+  out.lse = lse.tensor();
+  out.target_logprob = target_logprob.tensor();
+  out.entropy = entropy.tensor();
+  out.argmax = argmax.tensor();
+  out.correct = correct.tensor();
+  out.counted_rows = counted_rows.scalar();
+  out.cross_entropy = cross_entropy.scalar();
+  out.z_loss = z_loss.scalar();
+  return out;
+}
+
+Gradients Tensors::gradients() const {
+  Gradients grad;
+  grad.hidden = grad_hidden.tensor();
+  grad.weight = grad_weight.tensor();
+  grad.bias = grad_bias.tensor();
+  grad.accumulate_hidden = grad.accumulate_weight = grad.accumulate_bias = style_.accumulate;
+  return grad;
+}
+
+Answer Tensors::answer() const {
+  Answer answer;
+  answer.loss = loss.read();
+  answer.row_loss = row_loss.read();
+  answer.lse = lse.read();
+  answer.target_logprob = target_logprob.read();
+  answer.entropy = entropy.read();
+  answer.argmax = integers(argmax.read());
+  answer.correct = integers(correct.read());
+  answer.counted_rows = integers(counted_rows.read());
+  answer.cross_entropy = cross_entropy.read();
+  answer.z_loss = z_loss.read();
+  answer.grad_hidden = grad_hidden.read();
+  answer.grad_weight = grad_weight.read();
+  answer.grad_bias = grad_bias.read();
+  if (style_.accumulate) {
+    answer.before_hidden = held_before(grad_hidden.elements());
+    answer.before_weight = held_before(grad_weight.elements());
+    answer.before_bias = held_before(grad_bias.elements());
+  }
+  return answer;
+}
+
+std::vector<std::byte> Tensors::replicated_bytes() const {
+  std::vector<std::byte> all;
+  for (const DeviceArray* array : {&counted_rows, &cross_entropy, &z_loss})
+    append(all, array->bytes());
+  const bool replicated = problem_.layout == Layout::replicated;
+  if (replicated || problem_.reduction != Reduction::none) append(all, loss.bytes());
+  if (replicated)
+    for (const DeviceArray* array :
+         {&row_loss, &lse, &target_logprob, &entropy, &argmax, &correct, &grad_hidden})
+      append(all, array->bytes());
+  return all;
+}
+
+std::vector<std::byte> Tensors::all_bytes() const {
+  std::vector<std::byte> all = replicated_bytes();
+  for (const DeviceArray* array : {&loss, &row_loss, &lse, &target_logprob, &entropy, &argmax,
+                                   &correct, &grad_hidden, &grad_weight, &grad_bias})
+    append(all, array->bytes());
+  return all;
+}
+
+std::string Tensors::overwritten() const {
+  const std::pair<const char*, const DeviceArray*> arrays[] = {
+      {"hidden", &hidden},
+      {"weight", &weight},
+      {"targets", &targets},
+      {"loss", &loss},
+      {"row_loss", &row_loss},
+      {"lse", &lse},
+      {"target_logprob", &target_logprob},
+      {"entropy", &entropy},
+      {"argmax", &argmax},
+      {"correct", &correct},
+      {"counted_rows", &counted_rows},
+      {"cross_entropy", &cross_entropy},
+      {"z_loss", &z_loss},
+      {"grad_hidden", &grad_hidden},
+      {"grad_weight", &grad_weight},
+      {"grad_bias", &grad_bias},
+  };
+  for (const auto& [name, array] : arrays)
+    if (!array->intact()) return name;
+  return "";
+}
+
+void run(const Loss& loss, const Tensors& tensors, Way way) {
+  Execution on;
+  on.stream = test_stream();
+  if (way == Way::fused) {
+    loss.forward_backward(tensors.inputs(), tensors.outputs(), tensors.upstreams(),
+                          tensors.gradients(), on);
+  } else {
+    Saved saved = loss.make_saved();
+    loss.forward(tensors.inputs(), tensors.outputs(), &saved, on);
+    loss.backward(tensors.inputs(), saved, tensors.upstreams(), tensors.gradients(), on);
+    loss.wait(on.stream);
+    return;
+  }
+  loss.wait(on.stream);
+}
+
+Answer whole(const Sample& sample, const Answer& mine, int ranks) {
+  Answer all = mine;
+  if (ranks == 1) return all;
+  const auto join = [](std::vector<double>& values) { values = gather(values); };
+  const auto join_integers = [](std::vector<std::int64_t>& values) {
+    values = integers(gather(std::vector<double>(values.begin(), values.end())));
+  };
+  join(all.grad_weight);
+  join(all.grad_bias);
+  join(all.before_weight);
+  join(all.before_bias);
+  if (sample.problem.layout == Layout::replicated) return all;
+  if (sample.problem.reduction == Reduction::none) join(all.loss);
+  join(all.row_loss);
+  join(all.lse);
+  join(all.target_logprob);
+  join(all.entropy);
+  join_integers(all.argmax);
+  join_integers(all.correct);
+  join(all.grad_hidden);
+  join(all.before_hidden);
+  return all;
+}
+
+std::string differences(const Sample& sample, const Answer& answer, const Plan& plan) {
+  const ReferenceResult exact = reference(sample.data);
+  const double sums = static_cast<double>(std::max<std::int64_t>(plan.chunks, plan.ranks));
+  const tolerance::Allowed allowed =
+      tolerance::allowed(sample.problem, plan.logits_dtype, exact.logit_magnitude, sums);
+  std::ostringstream text;
+  for (const Comparison& worst : compare_all(sample.data, exact, answer, allowed)) {
+    if (worst.passed()) continue;
+    text << worst.output << "[" << worst.row << ", " << worst.column << "]: got " << worst.got
+         << ", want " << worst.want << ", " << worst.share << " of what is allowed\n";
+  }
+  return text.str();
+}
+
+std::string check(const Sample& sample, const Communicator& communicator, Way way,
+                  const Style& style) {
+  const Loss loss(sample.problem, communicator, device());
+  Tensors tensors(sample, rank(), ranks(), device(), style);
+  run(loss, tensors, way);
+  std::string text = differences(sample, whole(sample, tensors.answer(), ranks()), loss.plan());
+  if (const std::string name = tensors.overwritten(); !name.empty())
+    text += name + " was written outside its elements\n";
+  if (!same_everywhere(tensors.replicated_bytes())) text += "ranks differ in replicated outputs\n";
+  return text;
+}
+
+}  // namespace shardloss::test

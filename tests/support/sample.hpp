@@ -1,0 +1,55 @@
+/// \file
+/// Problems with their data, chosen or drawn at random; the same on every rank for one seed.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "reference.hpp"
+#include "shardloss/problem.hpp"
+
+namespace shardloss::test {
+
+/// A problem for a group of ranks and the whole data of one call.
+struct Sample {
+  Problem problem;
+  ReferenceProblem data;            ///< values already rounded to the problem's dtypes
+  std::vector<std::int64_t> split;  ///< row_sharded: rows of each rank
+  std::uint64_t seed = 0;
+
+  /// The rows [first, first + count) that `rank` brings.
+  std::int64_t first_row(int rank) const;
+  std::int64_t own_rows(int rank) const;
+};
+
+/// float64 for float64 problems, else float32: what losses and weights are in.
+DType real_dtype(const Problem& problem);
+
+/// Copies sizes and options of the problem into the data, where the reference reads them.
+void describe(Sample& sample);
+
+/// A problem with defaults: `rows` rows of `hidden`, `vocab` ids, in one chunk.
+Problem plain_problem(std::int64_t rows, std::int64_t hidden, std::int64_t vocab,
+                      DType dtype = DType::float32);
+
+/// Data for `problem` on `ranks` ranks. Each shard of the weight has its own mean and scale, so
+/// that a local average shows; padding rows are NaN; targets lie on shard borders, ignored rows at
+/// both ends; one row has logits past exp's overflow, one only negative ones.
+Sample fill(const Problem& problem, int ranks, std::uint64_t seed);
+
+/// The same for a call of `rows` rows, fewer than max_rows.
+Sample fill_rows(const Problem& problem, std::int64_t rows, int ranks, std::uint64_t seed);
+
+/// A random problem with random options, sizes (1, primes, 8k + 3), shard widths (0 too), chunks.
+Sample random_sample(int ranks, std::uint64_t seed);
+
+/// What a failing random test prints: enough to see which options meet.
+std::string describe_options(const Sample& sample);
+
+/// A sample whose logits are given: x is the one-hot of its row (hidden = rows) and W the transpose
+/// of the logits. All values must be exact in the dtype.
+Sample with_logits(const std::vector<std::vector<double>>& logits,
+                   const std::vector<std::int64_t>& targets, const Problem& options = {});
+
+}  // namespace shardloss::test
