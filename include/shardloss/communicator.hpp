@@ -108,7 +108,7 @@ class SHARDLOSS_API Transport {
   bool failed() const noexcept { return failed_.load(std::memory_order_acquire); }
   /// Records a fatal error, the first one for good, prints one line about it to stderr, and writes
   /// the last steps to the file named by SHARDLOSS_STEP_LOG (with ".rank<r>" appended) where it is
-  /// set. Returns the error that counts.
+  /// set. Returns the error that counts, which names the step.
   Error fail(const Error& error);
 
   /// Notes where the pass is, for the messages and the record of the last 64 steps.
@@ -129,6 +129,9 @@ class SHARDLOSS_API Transport {
     std::chrono::steady_clock::time_point when;
   };
   static constexpr std::size_t kept_steps = 64;
+
+  std::string last_step() const;
+  void report(const Error& error) const;
 
   int rank_;
   int size_;
@@ -172,6 +175,8 @@ class SHARDLOSS_API Communicator {
 
 /// The default deadline of communicators. There is no way to have none.
 inline constexpr std::chrono::milliseconds default_deadline = std::chrono::minutes(10);
+/// The longest that is accepted.
+inline constexpr std::chrono::milliseconds longest_deadline = std::chrono::hours(24 * 7);
 
 /// A group of one. Needs neither MPI nor NCCL; serves CPU and CUDA.
 SHARDLOSS_API Communicator self();
