@@ -35,7 +35,7 @@ struct Call {
   const Upstreams* up = nullptr;    ///< never null
   const Gradients* grad = nullptr;  ///< never null; nothing given in forward
   Saved::State* saved = nullptr;    ///< forward: to fill or null; backward: to read
-  Stream stream;
+  Stream stream{};
   std::byte* workspace = nullptr;
 
   std::uint64_t number = 0;        ///< of this object's calls; CUDA counts on the device
@@ -45,7 +45,7 @@ struct Call {
   std::int64_t group_first = 0;    ///< number of this rank's first computed row in the group
   std::uint64_t rows_word = 0;     ///< CallHeader::rows
   std::uint64_t outputs_word = 0;  ///< CallHeader::outputs
-  std::vector<Chunk> chunks;
+  std::vector<Chunk> chunks{};
 
   bool gradients() const {
     return grad->hidden.given() || grad->weight.given() || grad->bias.given();
@@ -62,7 +62,7 @@ struct EmbedCall {
   ConstTensor grad_output;  ///< backward
   Tensor grad_weight;       ///< backward
   bool accumulate = true;
-  Stream stream;
+  Stream stream{};
   std::byte* workspace = nullptr;
 
   std::uint64_t number = 0;
@@ -70,7 +70,7 @@ struct EmbedCall {
   std::int64_t group_rows = 0;
   std::int64_t group_first = 0;
   std::uint64_t rows_word = 0;
-  std::vector<Chunk> chunks;
+  std::vector<Chunk> chunks{};
 };
 
 /// Bits of CallHeader::outputs.

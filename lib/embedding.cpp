@@ -9,7 +9,7 @@ namespace shardloss {
 
 struct VocabParallelEmbedding::Impl : detail::Instance {
   Impl(const Problem& p, const Communicator& c, Device d)
-      : Instance("VocabParallelEmbedding", p, c, d, detail::map_embedding, true) {}
+      : Instance("VocabParallelEmbedding", p, c, d, {detail::map_embedding, false, true}) {}
 
   void run(detail::EmbedCall& call, std::span<const std::int64_t> rows_per_rank) {
     call.workspace = workspace;

@@ -11,14 +11,13 @@
 
 namespace shardloss::detail {
 
-Instance::Instance(const char* what, const Problem& p, const Communicator& c, Device d,
-                   MapMaker make_map, bool own_workspace)
+Instance::Instance(const char* what, const Problem& p, const Communicator& c, Device d, Needs needs)
     : problem(p), communicator(c), device(d) {
   Transport& transport = communicator.transport();
   transport.check();
   std::optional<Error> verdict;
   try {
-    prepare(make_map, own_workspace);
+    prepare(needs);
   } catch (const Error& error) {
     verdict = error;
   } catch (const std::bad_alloc&) {
@@ -39,7 +38,7 @@ Instance::~Instance() {
   if (workspace != nullptr && !stuck) backend->releaser()(workspace);
 }
 
-void Instance::prepare(MapMaker make_map, bool own_workspace) {
+void Instance::prepare(Needs needs) {
   Transport& transport = communicator.transport();
   if (!transport.serves(device.kind)) {
     throw Error(ErrorCode::invalid_argument,
@@ -47,11 +46,12 @@ void Instance::prepare(MapMaker make_map, bool own_workspace) {
                     " does not serve device " + std::string(name(device.kind)));
   }
   plan = make_plan(problem, transport.size(), transport.rank(), device.kind);
-  map = make_map(problem, plan);
+  map = needs.map(problem, plan);
   backend = device.kind == DeviceKind::cpu
                 ? make_cpu_backend(problem, plan, map, transport)
                 : make_cuda_backend(problem, plan, map, transport, device);
-  if (own_workspace) workspace = backend->allocate(map.total());
+  if (needs.products) backend->choose_gemms(plan);
+  if (needs.workspace) workspace = backend->allocate(map.total());
 }
 
 void Instance::refuse(std::uint64_t number) {

@@ -22,12 +22,17 @@ struct Instance {
   std::byte* workspace = nullptr;  // owned, or null
   std::atomic<std::uint64_t> calls{0};
 
-  using MapMaker = WorkspaceMap (*)(const Problem&, const Plan&);
+  /// What the object takes of the backend.
+  struct Needs {
+    WorkspaceMap (*map)(const Problem&, const Plan&);
+    bool products;   ///< matrix products, whose algorithms are chosen before the handshake
+    bool workspace;  ///< a workspace of its own
+  };
 
   /// Collective: prepares this rank, then shakes hands; throws on every rank or on none. `what`
   /// names the object, so that a Loss does not meet an embedding.
   Instance(const char* what, const Problem& problem, const Communicator& communicator,
-           Device device, MapMaker make_map, bool own_workspace);
+           Device device, Needs needs);
   ~Instance();
   Instance(const Instance&) = delete;
   Instance& operator=(const Instance&) = delete;
@@ -47,7 +52,7 @@ struct Instance {
   }
 
  private:
-  void prepare(MapMaker make_map, bool own_workspace);
+  void prepare(Needs needs);
   void refuse(std::uint64_t number);
 };
 

@@ -35,8 +35,7 @@ Saved& Saved::operator=(Saved&&) noexcept = default;
 
 struct Loss::Impl : detail::Instance {
   Impl(const Problem& p, const Communicator& c, Device d, WorkspaceOwner owner)
-      : Instance("Loss", p, c, d, detail::map_workspace, owner == WorkspaceOwner::library) {
-    backend->choose_gemms(plan);
+      : Instance("Loss", p, c, d, {detail::map_workspace, true, owner == WorkspaceOwner::library}) {
   }
 
   void run(detail::Call& call, const Execution& on) {
