@@ -19,55 +19,55 @@ namespace shardloss {
 /// (row_sharded). "real" is float32, or float64 where Problem::dtype is. Everything lives on the
 /// device of the Loss.
 struct Inputs {
-  ConstTensor hidden;         ///< [rows, D], Problem::dtype, any row stride, unit column stride
-  ConstTensor weight;         ///< [V_r, D], this rank's shard, likewise
-  ConstTensor bias;           ///< [V_r], Problem::dtype, contiguous; where Problem::bias
-  ConstTensor targets;        ///< [rows], int32 or int64, any stride: global vocabulary ids
-  ConstTensor soft_targets;   ///< [rows of the group, V_r], real or Problem::dtype; where
+  ConstTensor hidden{};         ///< [rows, D], Problem::dtype, any row stride, unit column stride
+  ConstTensor weight{};         ///< [V_r, D], this rank's shard, likewise
+  ConstTensor bias{};           ///< [V_r], Problem::dtype, contiguous; where Problem::bias
+  ConstTensor targets{};        ///< [rows], int32 or int64, any stride: global vocabulary ids
+  ConstTensor soft_targets{};   ///< [rows of the group, V_r], real or Problem::dtype; where
                               ///< Problem::soft_targets
-  ConstTensor token_weights;  ///< [rows], real, any stride; not given: 1
+  ConstTensor token_weights{};  ///< [rows], real, any stride; not given: 1
   ConstTensor
       class_weights;  ///< [V], real, contiguous, whole on every rank; where Problem::class_weights
-  ConstTensor normalizer;  ///< scalar, real; where Problem::normalizer
+  ConstTensor normalizer{};  ///< scalar, real; where Problem::normalizer
   /// [n], int64, contiguous, no row twice; where Problem::row_index: only these rows of `hidden`
   /// are computed. The others get loss 0, target_logprob 0, correct 0, lse and entropy NaN (they
   /// are not known), argmax -1, and a zero row of the hidden gradient. Not given: all rows.
-  ConstTensor row_index;
+  ConstTensor row_index{};
   /// row_sharded: rows of every rank, [P], the same list on every rank (with row_index: the lengths
   /// of the ranks' indices). replicated: leave empty.
-  std::span<const std::int64_t> rows_per_rank;
+  std::span<const std::int64_t> rows_per_rank{};
 };
 
 /// What a call computes beside gradients; what is not given is not computed. All ranks ask for the
 /// same. Per-row outputs are [rows], any stride.
 struct Outputs {
-  Tensor loss;      ///< real; [rows] with Reduction::none, else a scalar, the same on every rank
-  Tensor row_loss;  ///< real; the unreduced loss of each row
-  Tensor lse;       ///< real; log-sum-exp over the vocabulary
-  Tensor target_logprob;  ///< real; 0 on ignored rows, NaN on invalid ones
-  Tensor entropy;         ///< real; where Problem::entropy
-  Tensor argmax;          ///< int64; global id, the lowest wins a tie
-  Tensor correct;         ///< uint8; 1 where argmax is the target of an ordinary row
-  Tensor counted_rows;    ///< int64 scalar: ordinary rows of the group
-  Tensor cross_entropy;   ///< real scalar: the part of the (reduced) loss without z-loss
-  Tensor z_loss;          ///< real scalar: the z-loss part
+  Tensor loss{};      ///< real; [rows] with Reduction::none, else a scalar, the same on every rank
+  Tensor row_loss{};  ///< real; the unreduced loss of each row
+  Tensor lse{};       ///< real; log-sum-exp over the vocabulary
+  Tensor target_logprob{};  ///< real; 0 on ignored rows, NaN on invalid ones
+  Tensor entropy{};         ///< real; where Problem::entropy
+  Tensor argmax{};          ///< int64; global id, the lowest wins a tie
+  Tensor correct{};         ///< uint8; 1 where argmax is the target of an ordinary row
+  Tensor counted_rows{};    ///< int64 scalar: ordinary rows of the group
+  Tensor cross_entropy{};   ///< real scalar: the part of the (reduced) loss without z-loss
+  Tensor z_loss{};          ///< real scalar: the z-loss part
 };
 
 /// Upstream gradients: real, a scalar or [rows] with any stride (0 too).
 struct Upstreams {
-  ConstTensor loss;            ///< not given: 1. Per row only with Reduction::none
-  ConstTensor lse;             ///< not given: 0, likewise below
-  ConstTensor target_logprob;  ///< of target_logprob
-  ConstTensor entropy;         ///< where Problem::entropy
+  ConstTensor loss{};            ///< not given: 1. Per row only with Reduction::none
+  ConstTensor lse{};             ///< not given: 0, likewise below
+  ConstTensor target_logprob{};  ///< of target_logprob
+  ConstTensor entropy{};         ///< where Problem::entropy
 };
 
 /// Where gradients go; what is not given is not computed. `hidden` is given on all ranks or on
 /// none; `weight` and `bias` are each rank's own affair (a frozen shard skips the product).
 struct Gradients {
-  Tensor hidden;  ///< [rows, D], GradDType of the problem, unit column stride
+  Tensor hidden{};  ///< [rows, D], GradDType of the problem, unit column stride
   Tensor
       weight;   ///< [V_r, D], likewise; padding rows are written 0, or left alone when accumulating
-  Tensor bias;  ///< [V_r], GradDType of the weight, contiguous
+  Tensor bias{};  ///< [V_r], GradDType of the weight, contiguous
   bool accumulate_hidden = false;  ///< += instead of =
   bool accumulate_weight = false;  ///< likewise
   bool accumulate_bias = false;    ///< likewise
@@ -77,7 +77,7 @@ struct Gradients {
 /// plan().workspace_bytes, 256-byte aligned, free until the call has finished on the stream. One
 /// workspace serves one call at a time.
 struct Execution {
-  Stream stream;                    ///< where the call is enqueued; CPU: not read
+  Stream stream{};                    ///< where the call is enqueued; CPU: not read
   void* workspace = nullptr;        ///< on the device of the Loss
   std::size_t workspace_bytes = 0;  ///< at `workspace`
 };

@@ -66,7 +66,7 @@ struct Problem {
   std::int64_t vocab_padded = 0;  ///< rows of the weight over all ranks, >= vocab; 0: vocab
   /// Rows of the weight on each rank, in rank order; may differ and be 0; sum vocab_padded.
   /// Empty: as even as can be, the first ranks get one more.
-  std::vector<std::int64_t> shard_widths;
+  std::vector<std::int64_t> shard_widths{};
 
   DType dtype = DType::float32;        ///< of hidden, weight and bias; float64 on the CPU only
   Layout layout = Layout::replicated;  ///< who brings which rows
@@ -90,7 +90,7 @@ struct Problem {
   GradDType grad_hidden = GradDType::same;  ///< dtype of Gradients::hidden
   GradDType grad_weight = GradDType::same;  ///< and the bias gradient's
 
-  Chunking chunking;                                    ///< rows at a time
+  Chunking chunking{};                                    ///< rows at a time
   Accumulation accumulation = Accumulation::automatic;  ///< precision between products
   std::int64_t keep_logits =
       0;  ///< rows whose logits forward keeps for backward; rounded up to chunks
