@@ -27,7 +27,7 @@ struct Inputs {
                               ///< Problem::soft_targets
   ConstTensor token_weights{};  ///< [rows], real, any stride; not given: 1
   ConstTensor
-      class_weights;  ///< [V], real, contiguous, whole on every rank; where Problem::class_weights
+      class_weights{};  ///< [V], real, contiguous, whole on every rank; where Problem::class_weights
   ConstTensor normalizer{};  ///< scalar, real; where Problem::normalizer
   /// [n], int64, contiguous, no row twice; where Problem::row_index: only these rows of `hidden`
   /// are computed. The others get loss 0, target_logprob 0, correct 0, lse and entropy NaN (they
