@@ -1,0 +1,13 @@
+/// \file
+/// Text from files and command lines in messages.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+namespace shardloss::files {
+
+/// 'text' in quotes, on one line: control bytes as \xNN, and no longer than a line bears.
+std::string printable(std::string_view text);
+
+}  // namespace shardloss::files
