@@ -77,6 +77,7 @@ void take_inputs(const Values& values, Options& out) {
       out.hidden = parse_tensor("hidden", text, false);
     } else {
       out.hidden.kind = TensorOption::Kind::random;
+      out.hidden.option = "hidden";
       out.hidden_size = parse_integer("hidden", text, 1);
     }
   });
@@ -193,11 +194,27 @@ void take_command(const Values& values, Options& out) {
   out.tune = values.flag("tune");
 }
 
+/// Files and made-up data do not mix.
+void check_sources(const Options& o) {
+  const TensorOption* first = nullptr;
+  for (const TensorOption* option : {&o.hidden, &o.weight, &o.targets, &o.soft_targets, &o.bias,
+                                     &o.token_weights, &o.class_weights, &o.row_index, &o.upstream,
+                                     &o.upstream_lse, &o.upstream_logprob, &o.upstream_entropy}) {
+    if (!option->given()) continue;
+    if (first != nullptr && option->kind != first->kind)
+      refuse(option->option, option->kind == TensorOption::Kind::file ? option->name : "random",
+             first->kind == TensorOption::Kind::file ? "FILE:NAME, as --" + first->option + " has"
+                                                     : "random, as --" + first->option + " is");
+    if (first == nullptr) first = option;
+  }
+}
+
 /// What no single option can know.
 void check_together(const Options& options) {
   const auto wrong = [](const std::string& text) {
     throw Error(ErrorCode::invalid_argument, text);
   };
+  check_sources(options);
   if (options.problem.keep_logits != 0 && options.way != Way::two_step)
     wrong("--keep-logits: found --way fused, wanted --way two_step");
   if (!options.row_split.empty() && options.problem.layout != Layout::row_sharded)
