@@ -3,11 +3,15 @@
 // small float16 gradients are full of them).
 #include "convert.hpp"
 
+#include <algorithm>
+#include <array>
 #include <bit>
 #include <cstring>
+#include <string>
 
 #include "shardloss/error.hpp"
 #include "simd.hpp"
+#include "vector_math.hpp"
 
 namespace shardloss::detail::cpu {
 namespace {
@@ -106,5 +110,24 @@ void from_real(const double* in, std::int64_t n, DType dtype, void* out) {
   if (dtype != DType::float64) refuse(dtype, "double");
   std::memcpy(out, in, static_cast<std::size_t>(n) * sizeof *in);
 }
+
+template <class Real>
+void store(const Real* x, std::int64_t n, bool accumulate, DType dtype, void* result) {
+  if (!accumulate) {
+    from_real(x, n, dtype, result);
+    return;
+  }
+  std::array<Real, block_size> buffer;
+  for (std::int64_t begin = 0; begin < n; begin += block_size) {
+    const std::int64_t count = std::min(block_size, n - begin);
+    void* block = element(result, dtype, begin);
+    to_real(dtype, block, count, buffer.data());
+    add(x + begin, count, buffer.data());
+    from_real(buffer.data(), count, dtype, block);
+  }
+}
+
+template void store(const float*, std::int64_t, bool, DType, void*);
+template void store(const double*, std::int64_t, bool, DType, void*);
 
 }  // namespace shardloss::detail::cpu

@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
 #include "shardloss/tensor.hpp"
 
@@ -19,13 +20,39 @@ void to_real(DType dtype, const void* in, std::int64_t n, double* out);
 void from_real(const float* in, std::int64_t n, DType dtype, void* out);
 void from_real(const double* in, std::int64_t n, DType dtype, void* out);
 
+/// result = x, or result += x, in the result's dtype, rounded once.
+template <class Real>
+void store(const Real* x, std::int64_t n, bool accumulate, DType dtype, void* result);
+
 /// The address of element `index` of an array of `dtype`.
 inline const void* element(const void* base, DType dtype, std::int64_t index) {
-  return static_cast<const std::byte*>(base) +
-         index * static_cast<std::ptrdiff_t>(size_of(dtype));
+  return static_cast<const std::byte*>(base) + index * static_cast<std::ptrdiff_t>(size_of(dtype));
 }
 inline void* element(void* base, DType dtype, std::int64_t index) {
   return static_cast<std::byte*>(base) + index * static_cast<std::ptrdiff_t>(size_of(dtype));
+}
+
+/// A row-major matrix of any dtype, `ld` elements from row to row. `Void` is void or const void.
+template <class Void>
+struct StoredMatrix {
+  Void* data;
+  DType dtype;
+  std::int64_t ld;
+
+  Void* at(std::int64_t row, std::int64_t column) const {
+    return element(data, dtype, row * ld + column);
+  }
+  StoredMatrix from(std::int64_t row, std::int64_t column) const {
+    return {at(row, column), dtype, ld};
+  }
+};
+
+template <bool Const>
+auto stored(const BasicTensor<Const>& tensor) {
+  using Void = std::remove_pointer_t<typename BasicTensor<Const>::Pointer>;
+  // The stride of a single row may be anything; BLAS wants one that fits.
+  const std::int64_t ld = tensor.stride(0) > tensor.size(1) ? tensor.stride(0) : tensor.size(1);
+  return StoredMatrix<Void>{tensor.data(), tensor.dtype(), ld};
 }
 
 }  // namespace shardloss::detail::cpu

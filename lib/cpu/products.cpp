@@ -52,9 +52,9 @@ void multiply_tn(std::int64_t m, std::int64_t n, std::int64_t k, Real alpha, Mat
   multiply(CblasTrans, CblasNoTrans, m, n, k, alpha, a, b, beta, c);
 }
 
-#define SHARDLOSS_INSTANTIATE(product, Real)                                                 \
-  template void product<Real>(std::int64_t, std::int64_t, std::int64_t, Real,                \
-                              Matrix<const Real>, Matrix<const Real>, Real, Matrix<Real>);
+#define SHARDLOSS_INSTANTIATE(product, Real)                                                      \
+  template void product<Real>(std::int64_t, std::int64_t, std::int64_t, Real, Matrix<const Real>, \
+                              Matrix<const Real>, Real, Matrix<Real>);
 SHARDLOSS_INSTANTIATE(multiply_nt, float)
 SHARDLOSS_INSTANTIATE(multiply_nn, float)
 SHARDLOSS_INSTANTIATE(multiply_tn, float)

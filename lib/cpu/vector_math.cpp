@@ -126,43 +126,42 @@ SHARDLOSS_INLINE void objective_gradient_to(const Real* z, const Real* w, std::i
 
 }  // namespace
 
-#define SHARDLOSS_VECTOR_MATH(Real)                                                              \
-  SHARDLOSS_CLONES Real maximum(const Real* z, std::int64_t n) { return maximum_of(z, n); }      \
-  SHARDLOSS_CLONES Real sum_exp(const Real* z, std::int64_t n, Real shift) {                     \
-    return sum_exp_of(z, n, shift);                                                              \
-  }                                                                                              \
-  SHARDLOSS_CLONES Real sum_exp_centered(const Real* z, std::int64_t n, Real shift) {            \
-    return sum_exp_centered_of(z, n, shift);                                                     \
-  }                                                                                              \
-  SHARDLOSS_CLONES Real sum(const Real* w, std::int64_t n) { return sum_of(w, n); }              \
-  SHARDLOSS_CLONES Real weighted_sum(const Real* w, const Real* z, std::int64_t n) {             \
-    return weighted_sum_of(w, z, n);                                                             \
-  }                                                                                              \
-  SHARDLOSS_CLONES void add(const Real* x, std::int64_t n, Real* y) { add_to(x, n, y); }         \
-  SHARDLOSS_CLONES void scale(const Real* x, std::int64_t n, Real s, Real* y) {                  \
-    scale_to(x, n, s, y);                                                                        \
-  }                                                                                              \
-  SHARDLOSS_CLONES void multiply(const Real* x, const Real* c, std::int64_t n, Real* y) {        \
-    multiply_to(x, c, n, y);                                                                     \
-  }                                                                                              \
-  SHARDLOSS_CLONES void affine(const Real* x, std::int64_t n, Real s, Real b, Real* y) {         \
-    affine_to(x, n, s, b, y);                                                                    \
-  }                                                                                              \
-  SHARDLOSS_CLONES void softcap(const Real* u, std::int64_t n, Real s, Real cap, Real* z) {      \
-    softcap_to(u, n, s, cap, z);                                                                 \
-  }                                                                                              \
-  SHARDLOSS_CLONES void softcap_gradient(const Real* z, std::int64_t n, Real s, Real cap,        \
-                                         Real* du) {                                             \
-    softcap_gradient_to(z, n, s, cap, du);                                                       \
-  }                                                                                              \
-  SHARDLOSS_CLONES void softmax_gradient(const Real* z, std::int64_t n, Real max, Real log_sum,  \
-                                         Real a, Real* dz) {                                     \
-    softmax_gradient_to(z, n, max, log_sum, a, dz);                                              \
-  }                                                                                              \
-  SHARDLOSS_CLONES void objective_gradient(const Real* z, const Real* w, std::int64_t n,         \
-                                           Real max, Real log_sum, Real a, Real g, Real c,       \
-                                           Real* dz) {                                           \
-    objective_gradient_to(z, w, n, max, log_sum, a, g, c, dz);                                   \
+#define SHARDLOSS_VECTOR_MATH(Real)                                                                \
+  SHARDLOSS_CLONES Real maximum(const Real* z, std::int64_t n) { return maximum_of(z, n); }        \
+  SHARDLOSS_CLONES Real sum_exp(const Real* z, std::int64_t n, Real shift) {                       \
+    return sum_exp_of(z, n, shift);                                                                \
+  }                                                                                                \
+  SHARDLOSS_CLONES Real sum_exp_centered(const Real* z, std::int64_t n, Real shift) {              \
+    return sum_exp_centered_of(z, n, shift);                                                       \
+  }                                                                                                \
+  SHARDLOSS_CLONES Real sum(const Real* w, std::int64_t n) { return sum_of(w, n); }                \
+  SHARDLOSS_CLONES Real weighted_sum(const Real* w, const Real* z, std::int64_t n) {               \
+    return weighted_sum_of(w, z, n);                                                               \
+  }                                                                                                \
+  SHARDLOSS_CLONES void add(const Real* x, std::int64_t n, Real* y) { add_to(x, n, y); }           \
+  SHARDLOSS_CLONES void scale(const Real* x, std::int64_t n, Real s, Real* y) {                    \
+    scale_to(x, n, s, y);                                                                          \
+  }                                                                                                \
+  SHARDLOSS_CLONES void multiply(const Real* x, const Real* c, std::int64_t n, Real* y) {          \
+    multiply_to(x, c, n, y);                                                                       \
+  }                                                                                                \
+  SHARDLOSS_CLONES void affine(const Real* x, std::int64_t n, Real s, Real b, Real* y) {           \
+    affine_to(x, n, s, b, y);                                                                      \
+  }                                                                                                \
+  SHARDLOSS_CLONES void softcap(const Real* u, std::int64_t n, Real s, Real cap, Real* z) {        \
+    softcap_to(u, n, s, cap, z);                                                                   \
+  }                                                                                                \
+  SHARDLOSS_CLONES void softcap_gradient(const Real* z, std::int64_t n, Real s, Real cap,          \
+                                         Real* du) {                                               \
+    softcap_gradient_to(z, n, s, cap, du);                                                         \
+  }                                                                                                \
+  SHARDLOSS_CLONES void softmax_gradient(const Real* z, std::int64_t n, Real max, Real log_sum,    \
+                                         Real a, Real* dz) {                                       \
+    softmax_gradient_to(z, n, max, log_sum, a, dz);                                                \
+  }                                                                                                \
+  SHARDLOSS_CLONES void objective_gradient(const Real* z, const Real* w, std::int64_t n, Real max, \
+                                           Real log_sum, Real a, Real g, Real c, Real* dz) {       \
+    objective_gradient_to(z, w, n, max, log_sum, a, g, c, dz);                                     \
   }
 
 SHARDLOSS_VECTOR_MATH(float)
