@@ -1,0 +1,254 @@
+// Cases of section B: reductions, masks, weights, upstream gradients, transforms of the logits.
+#include <cmath>
+
+#include "rank_test.hpp"
+
+namespace shardloss::test {
+namespace {
+
+using Cases = RankTest;
+
+const double ln2 = std::log(2.0);
+
+void expect_zeros(const std::vector<double>& values, const char* what) {
+  ASSERT_FALSE(values.empty()) << what;
+  for (const double value : values) ASSERT_EQ(value, 0) << what;
+}
+
+TEST_F(Cases, T11_NothingCountsGivesLossZeroAndZeroGradients) {
+  for (Reduction reduction : {Reduction::mean, Reduction::sum, Reduction::none}) {
+    for (Layout layout : {Layout::replicated, Layout::row_sharded}) {
+      Problem problem = plain_problem(4, 3, 11);
+      problem.reduction = reduction;
+      problem.layout = layout;
+      problem.bias = true;
+      Sample sample = fill(problem, ranks(), 1);
+      sample.data.targets.assign(4, -100);
+      for (Way way : {Way::fused, Way::two_step}) {
+        const Answer answer = answer_of(sample, communicator(), way);
+        expect_zeros(answer.loss, "loss");
+        expect_zeros(answer.row_loss, "row_loss");
+        expect_zeros(answer.grad_hidden, "dX");
+        expect_zeros(answer.grad_weight, "dW");
+        expect_zeros(answer.grad_bias, "db");
+        EXPECT_EQ(answer.counted_rows[0], 0);
+      }
+    }
+  }
+}
+
+TEST_F(Cases, T11_WeightsThatCancelGiveLossZeroAndZeroGradients) {
+  Sample sample = with_logits({{0, 1}, {2, 0}}, {0, 1});
+  sample.data.token_weights = {1, -1};
+  const Answer answer = answer_of(sample, communicator());
+  expect_zeros(answer.loss, "loss");
+  expect_zeros(answer.grad_weight, "dW");
+  EXPECT_EQ(answer.counted_rows[0], 2);
+}
+
+TEST_F(Cases, T11_ANormalizerOfZeroGivesLossZeroAndZeroGradients) {
+  Problem options;
+  options.normalizer = true;
+  for (Reduction reduction : {Reduction::mean, Reduction::sum}) {
+    options.reduction = reduction;
+    Sample sample = with_logits({{0, 1}, {2, 0}}, {0, 1}, options);
+    sample.data.normalizer = 0;
+    const Answer answer = answer_of(sample, communicator());
+    expect_zeros(answer.loss, "loss");
+    expect_zeros(answer.grad_hidden, "dX");
+  }
+}
+
+TEST_F(Cases, T11_IgnoredRowsHaveNoGradientWhateverTheUpstreams) {
+  Problem options;
+  options.reduction = Reduction::none;
+  Sample sample = with_logits({{0, 1}, {2, 0}}, {-100, 1}, options);
+  const double infinity = std::numeric_limits<double>::infinity();
+  sample.data.upstream_loss = {infinity, 1};
+  sample.data.upstream_lse = {infinity, 0};
+  const Answer answer = answer_of(sample, communicator());
+  EXPECT_EQ(answer.grad_hidden[0], 0);
+  EXPECT_EQ(answer.grad_hidden[1], 0);
+  for (std::size_t v = 0; v < 2; ++v) {
+    EXPECT_EQ(answer.grad_weight[2 * v], 0);
+    EXPECT_TRUE(std::isfinite(answer.grad_weight[2 * v + 1]));
+  }
+}
+
+TEST_F(Cases, T12_EachRowHasItsOwnUpstream) {
+  Problem options;
+  options.reduction = Reduction::none;
+  Sample sample = with_logits({{0, 0}}, {0}, options);
+  sample.problem.max_rows = sample.data.rows = 2;
+  sample.data.hidden = {1, 1};
+  sample.data.targets = {0, 1};
+  sample.data.upstream_loss = {1, 0};
+  expect_near(answer_of(sample, communicator()).grad_weight, {-0.5, 0.5}, 1e-7, "dW");
+  sample.data.upstream_loss = {0, 1};
+  expect_near(answer_of(sample, communicator()).grad_weight, {0.5, -0.5}, 1e-7, "dW");
+}
+
+TEST_F(Cases, T14_IgnoredRowsAreNotCountedInTheMean) {
+  for (Reduction reduction : {Reduction::mean, Reduction::sum}) {
+    Problem options;
+    options.reduction = reduction;
+    const Sample sample =
+        with_logits({{0, 0}, {0, 0}, {0, 0}, {0, 0}}, {0, -100, 1, -100}, options);
+    const Answer answer = answer_of(sample, communicator());
+    const bool mean = reduction == Reduction::mean;
+    expect_near(answer.loss, {mean ? ln2 : 2 * ln2}, 1e-6, "loss");
+    const double g = mean ? 0.25 : 0.5;
+    expect_near(answer.grad_weight, {-g, 0, g, 0, g, 0, -g, 0}, 1e-7, "dz");
+    EXPECT_EQ(answer.counted_rows[0], 2);
+  }
+}
+
+/// A row of two logits whose loss for target 0 is `loss`.
+std::vector<double> row_of_loss(double loss) {
+  return {0, static_cast<double>(static_cast<float>(std::log(std::expm1(loss))))};
+}
+
+TEST_F(Cases, T15_MicroBatchesAddUpToTheWholeBatch) {
+  Problem options;
+  options.max_rows = 3;
+  options.reduction = Reduction::sum;
+  options.normalizer = true;  // the tokens of all micro-batches
+  const std::vector<std::vector<double>> rows = {row_of_loss(4), row_of_loss(2), row_of_loss(2),
+                                                 row_of_loss(2)};
+  // Hidden size 4 in both, so that the weight is one: columns are the rows of the whole batch.
+  Sample whole_batch = with_logits(rows, {0, 0, 0, 0}, options);
+  whole_batch.data.normalizer = 4;
+  const Answer want = answer_of(whole_batch, communicator());
+  expect_near(want.loss, {2.5}, 1e-6, "loss");
+
+  Sample first = whole_batch;
+  first.data.rows = 1;
+  first.data.hidden.resize(4);
+  first.data.targets.resize(1);
+  Sample rest = whole_batch;
+  rest.data.rows = 3;
+  rest.data.hidden.erase(rest.data.hidden.begin(), rest.data.hidden.begin() + 4);
+  rest.data.targets.resize(3);
+
+  const Loss loss(whole_batch.problem, communicator(), device());
+  Tensors a = place(first);
+  Tensors b = place(rest);
+  Gradients grad = a.gradients();
+  loss.forward_backward(a.inputs(), a.outputs(), {}, grad, {test_stream()});
+  grad.hidden = b.gradients().hidden;
+  grad.accumulate_weight = true;
+  loss.forward_backward(b.inputs(), b.outputs(), {}, grad, {test_stream()});
+  loss.wait(test_stream());
+  EXPECT_NEAR(a.answer().loss[0] + b.answer().loss[0], 2.5, 1e-6);
+  expect_near(gather(a.answer().grad_weight), want.grad_weight, 1e-6, "dW");
+}
+
+TEST_F(Cases, T17_UpstreamScalesTheGradients) {
+  const Sample sample = with_logits({{0, 1, 2, 3}}, {3});
+  const std::vector<double> dz = {.0320586, .0871443, .2368828, -.3560857};
+  for (double upstream : {0.5, 2.0, -1.0}) {
+    Sample scaled = sample;
+    scaled.data.upstream_loss = {upstream};
+    const Answer answer = answer_of(scaled, communicator());
+    std::vector<double> want = dz;
+    for (double& value : want) value *= upstream;
+    expect_near(answer.grad_weight, want, 2e-6, "dz");
+    expect_near(answer.loss, {0.4401897}, 1e-6, "loss");
+  }
+  Sample zero = sample;
+  zero.data.upstream_loss = {0};
+  expect_zeros(answer_of(zero, communicator()).grad_weight, "dW of 0 * loss");
+  expect_zeros(answer_of(zero, communicator()).grad_hidden, "dX of 0 * loss");
+}
+
+TEST_F(Cases, T17_AScaleOf65536KeepsFp16GradientsRight) {
+  Problem problem = plain_problem(64, 16, 100, DType::float16);
+  Sample sample = fill(problem, ranks(), 3);
+  sample.data.upstream_loss = {65536};
+  expect_reference(sample);
+}
+
+TEST_F(Cases, T17_ALargeMeanDoesNotMakeFp16GradientsVanish) {
+  Problem problem = plain_problem(64, 16, 300, DType::float16);
+  problem.normalizer = true;
+  problem.grad_hidden = problem.grad_weight = GradDType::float32;
+  problem.chunking = {Chunking::Rule::rows, 16};
+  Sample sample = fill(problem, ranks(), 4);
+  sample.data.normalizer = 1e6;
+  expect_reference(sample);
+}
+
+TEST_F(Cases, T19_EveryOutputIsWrittenForIgnoredRows) {
+  Problem problem = plain_problem(64, 8, 300);
+  problem.entropy = true;
+  Sample sample = fill(problem, ranks(), 5);
+  for (std::size_t i = 0; i < 64; i += 4) sample.data.targets[i] = -100;
+  expect_reference(sample);  // outputs begin as NaN
+}
+
+TEST_F(Cases, T20_ZLossEntersLossAndGradient) {
+  Problem options;
+  options.z_loss = 0.1;
+  const Answer answer = answer_of(with_logits({{0, 1, 2, 3}}, {3}, options), communicator());
+  expect_near(answer.loss, {1.6236802}, 1e-6, "loss");
+  expect_near(answer.cross_entropy, {0.4401897}, 1e-6, "cross_entropy");
+  expect_near(answer.z_loss, {1.1834905}, 1e-6, "z_loss");
+  expect_near(answer.grad_weight, {.0541161, .1471029, .3998672, .0869517}, 1e-6, "dz");
+  double sum = 0;
+  for (const double value : answer.grad_weight) sum += value;
+  EXPECT_NEAR(sum, 0.6880379, 1e-6);
+}
+
+TEST_F(Cases, Case24_TokenWeightsWeighLossMeanAndGradient) {
+  Sample sample = with_logits({{0, 0}, {0, 0}}, {0, 1});
+  sample.data.token_weights = {3, 1};
+  const Answer answer = answer_of(sample, communicator());
+  expect_near(answer.loss, {ln2}, 1e-6, "loss");
+  expect_near(answer.row_loss, {3 * ln2, ln2}, 1e-6, "row_loss");
+  expect_near(answer.grad_weight, {-.375, .125, .375, -.125}, 1e-7, "dz");
+}
+
+TEST_F(Cases, T21_CapComesAfterScaleAndBeforeEverythingElse) {
+  Problem options;
+  options.softcap = 2;
+  const Answer capped = answer_of(with_logits({{0, 2}}, {1}, options), communicator());
+  expect_near(capped.loss, {0.1972230}, 1e-6, "loss");
+  expect_near(capped.grad_weight, {.1789925, -.0751723}, 1e-6, "dz");
+  // A scale of 2 over half the logits is the same capped logits, and twice the gradient.
+  options.logit_scale = 2;
+  const Answer scaled = answer_of(with_logits({{0, 1}}, {1}, options), communicator());
+  expect_near(scaled.loss, {0.1972230}, 1e-6, "loss");
+  expect_near(scaled.grad_weight, {2 * .1789925, -2 * .0751723}, 2e-6, "dz");
+}
+
+TEST_F(Cases, T21_SmoothingAndZLossSeeCappedLogits) {
+  Problem problem = plain_problem(11, 7, 37);
+  problem.softcap = 3;
+  problem.logit_scale = 0.7;
+  problem.label_smoothing = 0.2;
+  problem.z_loss = 0.1;
+  expect_reference(fill(problem, ranks(), 6));
+}
+
+TEST_F(Cases, T34_AFrozenShardOnOneRankDoesNotStopTheOthers) {
+  Problem problem = plain_problem(17, 7, 37);
+  problem.chunking = {Chunking::Rule::rows, 5};
+  const Sample sample = fill(problem, ranks(), 7);
+  const Loss loss = make(sample);
+  for (int frozen = 0; frozen < ranks(); ++frozen) {
+    Style style;
+    style.grad_weight = rank() != frozen;
+    const Tensors tensors = place(sample, style);
+    run(loss, tensors, Way::fused);
+    Answer answer = tensors.answer();
+    const ReferenceResult exact = reference(sample.data);
+    const Shard shard = loss.plan().shard;
+    if (rank() == frozen)
+      for (std::int64_t i = shard.first * 7; i < (shard.first + shard.width) * 7; ++i)
+        answer.grad_weight.push_back(exact.grad_weight[static_cast<std::size_t>(i)]);
+    EXPECT_EQ(differences(sample, whole(sample, answer, ranks()), loss.plan()), "");
+  }
+}
+
+}  // namespace
+}  // namespace shardloss::test
