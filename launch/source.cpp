@@ -18,7 +18,8 @@ HostArray Source::read_all(Field field, DType dtype) const {
 Problem complete_problem(const Options& options, const Source* source) {
   Problem problem = options.problem;
   if (source != nullptr && source->has(Field::hidden)) {
-    problem.max_rows = source->shape(Field::hidden)[0];
+    problem.max_rows =
+        source->shape(source->has(Field::row_index) ? Field::row_index : Field::hidden)[0];
     problem.hidden = source->shape(Field::hidden)[1];
     problem.vocab_padded = source->shape(Field::weight)[0];
     problem.dtype = is_made_up(options) ? DType::float32 : source->dtype(Field::hidden);
