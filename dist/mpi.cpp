@@ -43,15 +43,12 @@ MPI_Comm duplicate(MPI_Comm comm, milliseconds deadline) {
     throw Error(ErrorCode::peer, "MPI_Comm_idup failed", true);
   }
   detail::Patience patience;
-  int done = 0;
-  while (done == 0) {
-    if (MPI_Test(&request, &done, MPI_STATUS_IGNORE) != MPI_SUCCESS) {
-      (void)copy.release();
-      throw Error(ErrorCode::peer, "MPI_Comm_idup failed", true);
-    }
-    if (done != 0) break;
-    if (patience.waited() > deadline) {
-      (void)copy.release();
+  int code = MPI_SUCCESS;
+  while (!detail::test_request(request, code)) {
+    const bool late = patience.waited() > deadline;
+    if (code != MPI_SUCCESS || late) (void)copy.release();
+    if (code != MPI_SUCCESS) throw Error(ErrorCode::peer, "MPI_Comm_idup failed", true);
+    if (late) {
       const std::string what = "all processes to duplicate the communicator";
       throw Error(ErrorCode::timeout, detail::waited_for(what, patience.waited(), deadline), true);
     }

@@ -38,6 +38,26 @@ std::int64_t total(std::span<const std::int64_t> parts) {
   return std::accumulate(parts.begin(), parts.end(), std::int64_t{0});
 }
 
+// Open MPI hands errors of non-blocking collectives to the handler of MPI_COMM_WORLD, whatever the
+// communicator, and by default that one ends the job. So for the moment in which a request that is
+// over gives its result, the program's handler makes way.
+class WorldReturnsErrors {
+ public:
+  WorldReturnsErrors() {
+    MPI_Comm_get_errhandler(MPI_COMM_WORLD, &before_);
+    MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
+  }
+  ~WorldReturnsErrors() {
+    MPI_Comm_set_errhandler(MPI_COMM_WORLD, before_);
+    MPI_Errhandler_free(&before_);
+  }
+  WorldReturnsErrors(const WorldReturnsErrors&) = delete;
+  WorldReturnsErrors& operator=(const WorldReturnsErrors&) = delete;
+
+ private:
+  MPI_Errhandler before_ = MPI_ERRHANDLER_NULL;
+};
+
 // Cuts [0, count) into pieces that an int can count.
 template <class F>
 void in_pieces(std::int64_t count, std::int64_t piece, F&& f) {
@@ -47,6 +67,15 @@ void in_pieces(std::int64_t count, std::int64_t piece, F&& f) {
 }
 
 }  // namespace
+
+bool test_request(MPI_Request& request, int& code) {
+  int done = 0;
+  code = MPI_Request_get_status(request, &done, MPI_STATUS_IGNORE);
+  if (code != MPI_SUCCESS || done == 0) return false;
+  const WorldReturnsErrors guard;
+  code = MPI_Test(&request, &done, MPI_STATUS_IGNORE);
+  return code == MPI_SUCCESS;
+}
 
 MpiTransport::MpiTransport(MPI_Comm comm, std::chrono::milliseconds deadline, std::int64_t piece)
     : Transport(rank_in(comm), size_of_group(comm), deadline), comm_(comm), piece_(piece) {
@@ -110,9 +139,10 @@ void MpiTransport::exchange_host(const void* mine, void* all, std::size_t bytes)
     require(MPI_Iallgather(send, n, MPI_BYTE, buffer->data(), n, MPI_BYTE, comm_, &request),
             "MPI_Iallgather");
     poll(*this, "all ranks to exchange their settings", [&] {
-      int done = 0;
-      require(MPI_Test(&request, &done, MPI_STATUS_IGNORE), "MPI_Test");
-      return done != 0;
+      int code = MPI_SUCCESS;
+      const bool done = test_request(request, code);
+      require(code, "MPI_Iallgather");
+      return done;
     });
   } catch (const Error&) {
     (void)buffer.release();
@@ -194,13 +224,14 @@ Ticket MpiTransport::reduce_scatter(void* data, std::span<const std::int64_t> co
 }
 
 bool MpiTransport::test(Pending& pending) {
-  if (pending.complete) return true;
-  int done = 0;
-  require(MPI_Testall(static_cast<int>(pending.requests.size()), pending.requests.data(), &done,
-                      MPI_STATUSES_IGNORE),
-          "MPI_Testall");
-  pending.complete = done != 0;
-  return pending.complete;
+  while (pending.complete < pending.requests.size()) {
+    int code = MPI_SUCCESS;
+    const bool done = test_request(pending.requests[pending.complete], code);
+    require(code, pending.what);
+    if (!done) return false;
+    ++pending.complete;
+  }
+  return true;
 }
 
 void MpiTransport::wait(Ticket ticket, Stream) {

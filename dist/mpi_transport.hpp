@@ -16,6 +16,9 @@ namespace shardloss::detail {
 /// Bytes or elements that one MPI call is given at most; MPI counts in int.
 inline constexpr std::int64_t largest_piece = std::int64_t{1} << 30;
 
+/// Whether the operation is complete; lets MPI move. Errors come back as `code`.
+bool test_request(MPI_Request& request, int& code);
+
 /// One thread at a time calls it; only abort() and failed() are for all.
 class MpiTransport final : public Transport {
  public:
@@ -45,7 +48,7 @@ class MpiTransport final : public Transport {
     std::vector<MPI_Request> requests;
     std::vector<int> counts;
     std::vector<int> displacements;
-    bool complete = false;
+    std::size_t complete = 0;  // of the requests, in order
   };
   struct Sum {
     MPI_Datatype datatype;
