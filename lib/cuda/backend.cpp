@@ -1,0 +1,240 @@
+// What the CUDA backend owns, how it chooses its products, and what waiting reports.
+#include <algorithm>
+#include <atomic>
+#include <string>
+#include <thread>
+
+#include "../agreement.hpp"
+#include "cuda_backend.hpp"
+
+namespace shardloss::detail {
+namespace cuda {
+namespace {
+
+Objective<float> objective_of(const Problem& problem, const Shard& shard) {
+  double smoothing = problem.label_smoothing;
+  if (smoothing != 0 && problem.label_smoothing_form == SmoothingForm::megatron) {
+    const auto vocab = static_cast<double>(problem.vocab);
+    smoothing *= vocab / (vocab - 1);
+  }
+  Objective<float> objective{};
+  objective.scale = static_cast<float>(problem.logit_scale);
+  objective.cap = static_cast<float>(problem.softcap);
+  objective.smoothing = static_cast<float>(smoothing);
+  objective.z_loss = static_cast<float>(problem.z_loss);
+  objective.vocab = problem.vocab;
+  objective.ignore_index = problem.ignore_index;
+  objective.first = shard.first;
+  objective.columns = shard.vocab;
+  return objective;
+}
+
+// Memory of a workspace or a Saved, whatever device is current.
+void release(std::byte* memory) {
+  cudaPointerAttributes attributes{};
+  int before = 0;
+  if (cudaGetDevice(&before) != cudaSuccess ||
+      cudaPointerGetAttributes(&attributes, memory) != cudaSuccess)
+    return;
+  cudaSetDevice(attributes.device);
+  cudaFree(memory);
+  cudaSetDevice(before);
+}
+
+std::uint32_t read(std::uint32_t& word) {
+  return std::atomic_ref<std::uint32_t>(word).load(std::memory_order_acquire);
+}
+
+void clear(std::uint32_t& word) {
+  std::atomic_ref<std::uint32_t>(word).store(0, std::memory_order_release);
+}
+
+}  // namespace
+
+CudaBackend::CudaBackend(const Problem& problem, const Plan& plan, const WorkspaceMap& map,
+                         Transport& transport, Device device)
+    : problem_(problem),
+      plan_(plan),
+      map_(map),
+      transport_(transport),
+      device_(device),
+      objective_(objective_of(problem, plan.shard)),
+      owned_(std::make_unique<Owned>()) {
+  SHARDLOSS_CUDA(
+      cudaDeviceGetAttribute(&multiprocessors_, cudaDevAttrMultiProcessorCount, device.index));
+  owned_->state = DeviceBuffer(sizeof(State));
+  const State initial{0, 0.0f, 1.0f};
+  SHARDLOSS_CUDA(cudaMemcpy(state(), &initial, sizeof initial, cudaMemcpyHostToDevice));
+  if (map.has(Buffer::gemm)) {
+    owned_->gemms = std::make_unique<Gemms>(problem.gemm, map.bytes(Buffer::gemm));
+  } else if (scatter_scratch_bytes(plan.chunk_rows) > map.bytes(Buffer::row_scratch)) {
+    throw Error(ErrorCode::internal, "the embedding's sort takes " +
+                                         std::to_string(scatter_scratch_bytes(plan.chunk_rows)) +
+                                         " bytes, the plan has " +
+                                         std::to_string(map.bytes(Buffer::row_scratch)));
+  }
+  transport_.watch(owned_->mailbox.host());
+}
+
+CudaBackend::~CudaBackend() {
+  transport_.unwatch(owned_->mailbox.host());
+  if (transport_.failed() && transport_.size() > 1) {
+    // A stuck pass may still write these, and freeing them would wait for it: leaked on purpose.
+    owned_->mailbox.release();
+    owned_->state.release();
+  }
+  try {
+    const DeviceGuard guard(device_.index);
+    owned_.reset();
+  } catch (const Error&) {
+    owned_.reset();
+  }
+}
+
+std::byte* CudaBackend::allocate(std::size_t bytes) {
+  const DeviceGuard guard(device_.index);
+  return DeviceBuffer(std::max<std::size_t>(bytes, 256)).release();
+}
+
+void (*CudaBackend::releaser() const noexcept)(std::byte*) { return release; }
+
+void CudaBackend::check_memory(const void* memory, const char* name) const {
+  cudaPointerAttributes attributes{};
+  SHARDLOSS_CUDA(cudaPointerGetAttributes(&attributes, memory));
+  const bool on_device =
+      attributes.type == cudaMemoryTypeDevice || attributes.type == cudaMemoryTypeManaged;
+  if (on_device && (attributes.type == cudaMemoryTypeManaged || attributes.device == device_.index))
+    return;
+  const std::string found =
+      on_device ? "memory of cuda:" + std::to_string(attributes.device) : "host memory";
+  throw Error(ErrorCode::invalid_argument,
+              std::string(name) + ": found " + found +
+                  ", wanted memory of cuda:" + std::to_string(device_.index));
+}
+
+GemmShape CudaBackend::shape_of(Product product, std::int64_t rows) const {
+  const std::int64_t columns = plan_.shard.vocab;
+  const std::int64_t hidden = problem_.hidden;
+  GemmShape s;
+  s.product = product;
+  s.input = problem_.dtype;
+  const std::int64_t logits = logits_ld(columns);
+  const auto widening =
+      static_cast<std::int64_t>(size_of(plan_.logits_dtype) / size_of(problem_.dtype));
+  switch (product) {
+    case Product::logits:
+      s.m = columns, s.n = rows, s.k = hidden;
+      s.lda = hidden, s.ldb = hidden, s.ldd = logits;
+      s.output = plan_.logits_dtype;
+      s.bias = problem_.bias;
+      break;
+    case Product::grad_hidden:
+      s.m = hidden, s.n = rows, s.k = columns;
+      s.lda = hidden, s.ldb = logits * widening, s.ldd = hidden;
+      s.output = map_.has(Buffer::grad_hidden) ? plan_.grad_hidden_partial_dtype
+                                               : grad_dtype(problem_.grad_hidden, problem_.dtype);
+      break;
+    case Product::grad_weight:
+      s.m = hidden, s.n = columns, s.k = rows;
+      s.lda = hidden, s.ldb = logits * widening, s.ldd = hidden;
+      s.output = map_.has(Buffer::grad_weight) ? DType::float32
+                                               : grad_dtype(problem_.grad_weight, problem_.dtype);
+      break;
+  }
+  return s;
+}
+
+void CudaBackend::choose_gemms(Plan& plan) {
+  const DeviceGuard guard(device_.index);
+  const std::int64_t last = problem_.max_rows % plan.chunk_rows;
+  for (PlannedGemm& gemm : plan.gemms) {
+    if (plan.chunks == 0 || plan.shard.vocab == 0) {
+      gemm.algorithm = "none: nothing to multiply";
+      continue;
+    }
+    const Product product = gemm.name == "logits"        ? Product::logits
+                            : gemm.name == "grad_hidden" ? Product::grad_hidden
+                                                         : Product::grad_weight;
+    gemm.algorithm = owned_->gemms->prepare(shape_of(product, plan.chunk_rows));
+    if (last != 0) owned_->gemms->prepare(shape_of(product, last));
+  }
+}
+
+void CudaBackend::report_disagreement(bool running) {
+  Mailbox& box = *owned_->mailbox.host();
+  const std::uint32_t field = read(box.disagreement);
+  if (field == 0) return;
+  const Error error = disagreement(field, box.other_rank, box.value, box.other_value);
+  if (!error.fatal()) {
+    if (running) return;  // the pass ends by itself
+    clear(box.disagreement);
+    throw error;
+  }
+  const Error first = transport_.fail(error);
+  if (running) transport_.abort();
+  throw first;
+}
+
+void CudaBackend::report_invalid_target() {
+  Mailbox& box = *owned_->mailbox.host();
+  if (read(box.invalid) == 0) return;
+  const std::string text = "row " + std::to_string(box.invalid_row) + " has the target " +
+                           std::to_string(box.invalid_value) + ", vocab is " +
+                           std::to_string(problem_.vocab);
+  clear(box.invalid);
+  if (problem_.throw_invalid_target) throw Error(ErrorCode::invalid_target, text);
+}
+
+void CudaBackend::wait(Stream stream) {
+  using std::chrono::steady_clock;
+  const DeviceGuard guard(device_.index);
+  const auto begin = steady_clock::now();
+  const auto limit = 2 * transport_.deadline();
+  auto pause = std::chrono::microseconds(20);
+  for (;;) {
+    transport_.check();
+    const cudaError_t status = cudaStreamQuery(stream_of(stream));
+    if (status == cudaSuccess) break;
+    cudaGetLastError();  // neither is for the next launch to report
+    if (status == cudaErrorStreamCaptureUnsupported)
+      throw Error(ErrorCode::invalid_argument, "wait: the stream is being captured");
+    if (status != cudaErrorNotReady) {
+      throw transport_.fail(Error(ErrorCode::device,
+                                  std::string("the stream ended in ") + cudaGetErrorName(status) +
+                                      " (" + cudaGetErrorString(status) + ")",
+                                  true));
+    }
+    report_disagreement(true);
+    if (steady_clock::now() - begin > limit) {
+      throw transport_.fail(Error(ErrorCode::timeout,
+                                  "the stream did not finish within twice the deadline, " +
+                                      std::to_string(limit.count()) + " ms",
+                                  true));
+    }
+    std::this_thread::sleep_for(pause);
+    pause = std::min(2 * pause, std::chrono::microseconds(1000));
+  }
+  transport_.check();
+  report_disagreement(false);
+  report_invalid_target();
+}
+
+}  // namespace cuda
+
+std::unique_ptr<Backend> make_cuda_backend(const Problem& problem, const Plan& plan,
+                                           const WorkspaceMap& map, Transport& transport,
+                                           Device device) {
+  int count = 0;
+  const cudaError_t status = cudaGetDeviceCount(&count);
+  if (status != cudaSuccess || device.index < 0 || device.index >= count) {
+    cudaGetLastError();
+    throw Error(ErrorCode::invalid_argument,
+                "device cuda:" + std::to_string(device.index) + ": found " +
+                    std::to_string(status == cudaSuccess ? count : 0) + " CUDA devices (" +
+                    cudaGetErrorName(status) + ")");
+  }
+  const cuda::DeviceGuard guard(device.index);
+  return std::make_unique<cuda::CudaBackend>(problem, plan, map, transport, device);
+}
+
+}  // namespace shardloss::detail

@@ -1,0 +1,239 @@
+// From the statistics of all shards to losses, outputs and gradient coefficients, row by row:
+//
+//   lse = M + log_sum       nll = log_sum + (M - z_y)
+//   ce  = (1 - a) c_y nll + a / V (lse sum c - sum c z)     soft targets: lse sum c q' - sum c q' z
+//   row loss = t (ce + k lse^2)
+//   A = t L ((1 - a) c_y + a / V sum c + 2 k lse) + g_lse - g_logprob + g_entropy (E_p[z] - M)
+//   B = -t L (1 - a) c_y + g_logprob     C = -t L a / V     G = -g_entropy
+//
+// with L the upstream of the loss times the factor of the reduction. Every rank combines the same
+// numbers in rank order and gets the same bits. Reads P x C x 32 bytes. Two kernels: rows, each
+// block leaving its sums and its largest magnitude; then the chunk's power of two into the
+// coefficients, and the running sums. A row's scalars are double: they cost nothing, and large
+// terms cancel in them.
+#include "merge.cuh"
+
+namespace shardloss::detail::cuda {
+namespace {
+
+constexpr int threads = 128;
+
+enum class RowKind { ordinary, ignored, invalid };
+
+__device__ RowKind kind_of(const CombineArguments& c, std::int64_t target) {
+  if (c.soft_targets) return RowKind::ordinary;
+  if (target == c.objective.ignore_index) return RowKind::ignored;
+  return target >= 0 && target < c.objective.vocab ? RowKind::ordinary : RowKind::invalid;
+}
+
+__device__ double class_weight(const CombineArguments& c, std::int64_t target) {
+  return c.class_weights == nullptr ? 1.0 : static_cast<double>(c.class_weights[target]);
+}
+
+struct CombinedRow {
+  RowKind kind;
+  SavedRow<float> saved;
+  float target_logit;
+  float weighted_sum;
+  std::int64_t argmax;
+  float cross_entropy;  // t ce
+  float z_loss;         // t k lse^2
+};
+
+__device__ void combine_statistics(const CombineArguments& c, std::int64_t i, CombinedRow& row) {
+  const RowStatistics<float> s =
+      merge_statistics(c.ranks, [&](int rank) -> const RowStatistics<float>& {
+        const std::byte* segment = c.exchange + rank * c.segment_bytes + sizeof(CallHeader);
+        return reinterpret_cast<const RowStatistics<float>*>(segment)[i];
+      });
+  // A row of nothing but -inf has no softmax.
+  const bool empty = s.max == -infinity();
+  row.saved.max = s.max;
+  row.saved.log_sum =
+      empty ? not_a_number() : static_cast<float>(log(static_cast<double>(s.sum_exp)));
+  row.saved.centered_mean = s.centered_sum / s.sum_exp;
+  row.saved.target_mass = s.target_mass;
+  row.target_logit = s.target_logit;
+  row.weighted_sum = s.weighted_sum;
+  row.argmax = s.argmax;
+}
+
+__device__ double target_nll(const CombinedRow& row) {
+  return row.saved.log_sum + (static_cast<double>(row.saved.max) - row.target_logit);
+}
+
+__device__ void set_loss(const CombineArguments& c, const RowInput<float>& input,
+                         CombinedRow& row) {
+  row.cross_entropy = row.kind == RowKind::invalid ? not_a_number() : 0.0f;
+  row.z_loss = 0.0f;
+  if (row.kind != RowKind::ordinary) return;
+  const double lse = static_cast<double>(row.saved.max) + row.saved.log_sum;
+  const double t = input.weight;
+  double ce = 0.0;
+  if (c.soft_targets) {
+    ce = lse * row.saved.target_mass - row.weighted_sum;
+  } else {
+    const double a = c.objective.smoothing;
+    // A coefficient of 0 keeps out what it multiplies, an infinite term too.
+    const double hard = (1.0 - a) * class_weight(c, input.target);
+    if (hard != 0.0) ce = hard * target_nll(row);
+    if (a != 0.0)
+      ce += a * (lse * c.scalars->class_sum - row.weighted_sum) /
+            static_cast<double>(c.objective.vocab);
+  }
+  row.cross_entropy = static_cast<float>(t * ce);
+  const double k = c.objective.z_loss;
+  if (k != 0.0) row.z_loss = static_cast<float>(t * k * lse * lse);
+}
+
+__device__ void write_outputs(const CombineArguments& c, std::int64_t i, const CombinedRow& row,
+                              const RowInput<float>& input) {
+  const std::int64_t own = i - c.own_begin;
+  if (own < 0 || own >= c.own_rows) return;
+  const std::int64_t at = caller_row(c.select, c.own_first + own);
+  const float loss = row.cross_entropy + row.z_loss;
+  const bool ordinary = row.kind == RowKind::ordinary;
+  put(c.loss, at, loss);
+  put(c.row_loss, at, loss);
+  put(c.lse, at, static_cast<float>(static_cast<double>(row.saved.max) + row.saved.log_sum));
+  const float logprob = ordinary ? -static_cast<float>(target_nll(row)) : 0.0f;
+  put(c.logprob, at, row.kind == RowKind::invalid ? not_a_number() : logprob);
+  put(c.entropy, at, row.saved.log_sum - row.saved.centered_mean);
+  put(c.argmax, at, row.argmax);
+  put(c.correct, at, static_cast<std::uint8_t>(ordinary && row.argmax == input.target));
+}
+
+// Before the chunk's power of two; all 0 unless the row is ordinary.
+__device__ RowCoefficients<float> coefficients_of(const CombineArguments& c, RowKind kind,
+                                                  const SavedRow<float>& saved,
+                                                  const RowInput<float>& input) {
+  const Objective<float>& o = c.objective;
+  RowCoefficients<float> out{};
+  out.max = saved.max;
+  out.log_sum = saved.log_sum;
+  out.column = -1;
+  out.row = input.row;
+  if (kind != RowKind::ordinary) return out;
+  double a = 0.0;
+  double b = 0.0;
+  double k = 0.0;
+  const double factor = c.reduced ? c.scalars->factor : 1.0;
+  const double loss = input.upstream_loss * factor * input.weight;
+  if (loss != 0.0) {
+    if (c.soft_targets) {
+      a = saved.target_mass;
+      k = -loss;
+    } else {
+      const auto vocab = static_cast<double>(o.vocab);
+      const double hard = (1.0 - static_cast<double>(o.smoothing)) * class_weight(c, input.target);
+      a = hard + o.smoothing / vocab * c.scalars->class_sum;
+      b = -loss * hard;
+      k = -loss * o.smoothing / vocab;
+    }
+    if (o.z_loss != 0.0f) a += 2.0 * o.z_loss * (static_cast<double>(saved.max) + saved.log_sum);
+    a *= loss;
+  }
+  a += static_cast<double>(input.upstream_lse) - input.upstream_logprob;
+  b += input.upstream_logprob;
+  if (input.upstream_entropy != 0.0f) {
+    a += static_cast<double>(input.upstream_entropy) * saved.centered_mean;
+    out.g = -input.upstream_entropy;
+  }
+  out.a = static_cast<float>(a);
+  out.b = static_cast<float>(b);
+  out.c = static_cast<float>(k);
+  const std::int64_t column = input.target - o.first;
+  if (!c.soft_targets && column >= 0 && column < o.columns) out.column = column;
+  return out;
+}
+
+// The largest |du| that the row's coefficients allow, about; NaN and infinity do not count.
+__device__ float magnitude_of(const CombineArguments& c, const RowCoefficients<float>& row) {
+  const float log_vocab = logf(static_cast<float>(c.objective.vocab));
+  const float magnitude =
+      fabsf(c.objective.scale) * (fabsf(row.a) + fabsf(row.b) +
+                                  fabsf(row.c) * c.scalars->class_max + fabsf(row.g) * log_vocab);
+  return isfinite(magnitude) ? magnitude : 0.0f;
+}
+
+__device__ CombineShare fold_shares(CombineShare a, const CombineShare& b) {
+  a.cross_entropy += b.cross_entropy;
+  a.z_loss += b.z_loss;
+  a.magnitude = fmaxf(a.magnitude, b.magnitude);
+  return a;
+}
+
+__global__ void __launch_bounds__(threads) rows_kernel(CombineArguments c) {
+  __shared__ CombineShare shared[threads];
+  CombineShare share{};
+  const std::int64_t step = static_cast<std::int64_t>(gridDim.x) * threads;
+  for (std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * threads + threadIdx.x; i < c.rows;
+       i += step) {
+    const RowInput<float> input = c.inputs[i];
+    CombinedRow row{};
+    row.kind = kind_of(c, input.target);
+    if (c.read != nullptr) {
+      row.saved = c.read[i];
+    } else {
+      combine_statistics(c, i, row);
+      set_loss(c, input, row);
+      write_outputs(c, i, row, input);
+      if (c.write != nullptr) c.write[i] = row.saved;
+    }
+    share.cross_entropy += row.cross_entropy;
+    share.z_loss += row.z_loss;
+    if (c.coefficients != nullptr) {
+      const RowCoefficients<float> k = coefficients_of(c, row.kind, row.saved, input);
+      c.coefficients[i] = k;
+      share.magnitude = fmaxf(share.magnitude, magnitude_of(c, k));
+    }
+  }
+  share = block_fold<threads>(share, shared, fold_shares);
+  if (threadIdx.x == 0) c.shares[blockIdx.x] = share;
+}
+
+// A power of two that brings `magnitude` near 1, or near 2^10 where the logits are float16: their
+// gradients then use the middle of that type's range. Its inverse is a normal number too.
+__device__ ChunkScale chunk_scale(float magnitude, bool half_logits) {
+  if (magnitude == 0.0f) return {1.0f, 1.0f};
+  const int power = min(max(ilogbf(magnitude) - (half_logits ? 10 : 0), -120), 120);
+  return {ldexpf(1.0f, power), ldexpf(1.0f, -power)};
+}
+
+__global__ void __launch_bounds__(threads) chunk_kernel(CombineArguments c, int shares) {
+  __shared__ CombineShare shared[threads];
+  CombineShare share{};
+  for (int i = static_cast<int>(threadIdx.x); i < shares; i += threads)
+    share = fold_shares(share, c.shares[i]);
+  share = block_fold<threads>(share, shared, fold_shares);
+  const ChunkScale scale = chunk_scale(share.magnitude, c.half_logits);
+  if (blockIdx.x == 0 && threadIdx.x == 0) {
+    c.scalars->cross_entropy += share.cross_entropy;
+    c.scalars->z_loss += share.z_loss;
+    c.scalars->scale[c.slot] = scale;
+    *const_cast<volatile std::uint64_t*>(&c.mailbox->step) = c.chunk;
+  }
+  if (c.coefficients == nullptr) return;
+  const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * threads + threadIdx.x;
+  if (i >= c.rows) return;
+  RowCoefficients<float>& k = c.coefficients[i];
+  k.a *= scale.inverse;
+  k.g *= scale.inverse;
+  k.b *= scale.inverse;
+  k.c *= scale.inverse;
+}
+
+}  // namespace
+
+void combine_rows(const CombineArguments& arguments, cudaStream_t stream) {
+  if (arguments.rows == 0) return;
+  const unsigned blocks = blocks_for(arguments.rows, threads, most_combine_blocks);
+  rows_kernel<<<blocks, threads, 0, stream>>>(arguments);
+  SHARDLOSS_LAUNCHED("rows_kernel");
+  const unsigned scaling =
+      arguments.coefficients == nullptr ? 1 : blocks_for(arguments.rows, threads);
+  chunk_kernel<<<scaling, threads, 0, stream>>>(arguments, static_cast<int>(blocks));
+  SHARDLOSS_LAUNCHED("chunk_kernel");
+}
+
+}  // namespace shardloss::detail::cuda

@@ -1,0 +1,242 @@
+/// \file
+/// The kernels as plain functions: each enqueues its work on `stream` and returns. Pointers are
+/// device memory; shapes stand beside them. [C]: rows of a chunk.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#include "../records.hpp"
+#include "scalars.hpp"
+#include "shardloss/communicator.hpp"
+#include "shardloss/problem.hpp"
+#include "shardloss/tensor.hpp"
+
+namespace shardloss::detail::cuda {
+
+/// A vector that the caller gave: element i lies at i * stride. data null: not given.
+struct InputVector {
+  const void* data = nullptr;
+  DType dtype = DType::float32;
+  std::int64_t stride = 0;
+};
+
+/// A vector that is written; likewise.
+template <class T>
+struct OutputVector {
+  T* data = nullptr;
+  std::int64_t stride = 0;
+};
+
+/// A matrix with dense rows. data null: not given.
+struct InputMatrix {
+  const void* data = nullptr;
+  DType dtype = DType::float32;
+  std::int64_t row_stride = 0;
+};
+
+struct OutputMatrix {
+  void* data = nullptr;
+  DType dtype = DType::float32;
+  std::int64_t row_stride = 0;
+};
+
+/// Which rows of the caller's tensors are computed, and what the group calls them.
+struct RowSelection {
+  const std::int64_t* index = nullptr;  ///< computed row i is the caller's row index[i]; null: i
+  std::int64_t first = 0;               ///< number of this rank's first computed row in the group
+  bool index_is_number = false;         ///< replicated: index[i] is also the row's number
+};
+
+// ---- open.cu
+
+struct OpenArguments {
+  RowSelection select;
+  std::int64_t rows = 0;                 ///< this rank's computed rows
+  InputVector targets;                   ///< not given with soft targets
+  InputVector weights;                   ///< t
+  const float* class_weights = nullptr;  ///< [V]
+  const float* normalizer = nullptr;
+  Objective<float> objective;
+  Reduction reduction = Reduction::mean;
+  bool hash = false;                            ///< replicated: ranks compare their targets
+  bool whole = false;                           ///< this rank's rows are the group's
+  CallHeader header;                            ///< the words that the host knows
+  std::byte* exchange[2] = {nullptr, nullptr};  ///< this rank's segment of each slot
+  std::uint64_t* calls = nullptr;               ///< how many calls the object has seen
+  Mailbox* mailbox = nullptr;
+  PassScalars* scalars = nullptr;
+  ScanShare* shares = nullptr;  ///< [most_scan_blocks]
+};
+void open_call(const OpenArguments& arguments, cudaStream_t stream);
+
+struct AgreeArguments {
+  const std::byte* exchange = nullptr;  ///< `ranks` segments
+  std::int64_t segment_bytes = 0;
+  int ranks = 1;
+  bool sum_denominators = false;
+  Reduction reduction = Reduction::mean;
+  const float* normalizer = nullptr;
+  Mailbox* mailbox = nullptr;
+  PassScalars* scalars = nullptr;
+};
+void agree_call(const AgreeArguments& arguments, cudaStream_t stream);
+
+/// What stands in the outputs of rows that a row index leaves out.
+struct SkippedRows {
+  std::int64_t rows = 0;
+  OutputVector<float> loss, row_loss, logprob;  ///< 0
+  OutputVector<float> lse, entropy;             ///< NaN
+  OutputVector<std::int64_t> argmax;            ///< -1
+  OutputVector<std::uint8_t> correct;           ///< 0
+};
+void fill_skipped_rows(const SkippedRows& outputs, cudaStream_t stream);
+
+// ---- pack.cu
+
+struct PackArguments {
+  RowSelection select;
+  std::int64_t first = 0;  ///< of the computed rows
+  std::int64_t rows = 0;
+  InputVector targets;
+  InputVector weights;                ///< not given: 1
+  InputVector loss;                   ///< upstreams; not given: 1
+  InputVector lse, logprob, entropy;  ///< not given: 0
+  RowInput<float>* out = nullptr;     ///< [rows]
+};
+void pack_row_inputs(const PackArguments& arguments, cudaStream_t stream);
+
+/// out[i, :] = in[index[first + i], :], rows of `columns` elements, both of the same dtype. index
+/// null: first + i.
+void gather_rows(const InputMatrix& in, const std::int64_t* index, std::int64_t first,
+                 std::int64_t rows, std::int64_t columns, const OutputMatrix& out,
+                 cudaStream_t stream);
+
+/// out[i] = in[i], dense; to another floating dtype.
+void convert(const void* in, DType in_dtype, void* out, DType out_dtype, std::int64_t count,
+             cudaStream_t stream);
+
+// ---- statistics.cu, dlogits.cu
+
+/// The objective as the kernels over logits see it.
+struct LogitsArguments {
+  InputMatrix logits;     ///< [C, columns]; rows begin at multiples of 16 bytes
+  std::int64_t rows = 0;  ///< C
+  Objective<float> objective;
+  const float* class_weights = nullptr;  ///< [columns]: the shard's; null: 1, or not needed
+  InputMatrix soft_targets;              ///< [rows of the group, columns]
+  bool general = false;  ///< entropy or label smoothing: sums and terms beyond the plain ones
+};
+
+struct StatisticsArguments {
+  LogitsArguments on;
+  bool argmax = false;
+  const RowInput<float>* inputs = nullptr;  ///< [C]
+  CallHeader* header = nullptr;             ///< gets the chunk's number
+  std::uint64_t chunk = 0;
+  RowStatistics<float>* out = nullptr;       ///< [C]
+  RowStatistics<float>* partials = nullptr;  ///< [most_split_statistics]
+  int multiprocessors = 1;
+};
+void row_statistics(const StatisticsArguments& arguments, cudaStream_t stream);
+
+struct DlogitsArguments {
+  LogitsArguments on;
+  const RowCoefficients<float>* coefficients = nullptr;  ///< [C]
+  /// [C, columns]: the logits in place, or another buffer. Of the dtype of the logits; or 16-bit
+  /// for float32 ones, a row beginning where its logits do.
+  OutputMatrix out;
+};
+void dlogits(const DlogitsArguments& arguments, cudaStream_t stream);
+
+// ---- combine.cu
+
+struct CombineArguments {
+  const std::byte* exchange = nullptr;  ///< `ranks` segments: header, then RowStatistics [C]
+  std::int64_t segment_bytes = 0;
+  int ranks = 1;
+  std::int64_t rows = 0;                    ///< C
+  const RowInput<float>* inputs = nullptr;  ///< [C]
+  Objective<float> objective;
+  const float* class_weights = nullptr;  ///< [V]
+  bool soft_targets = false;
+  bool reduced = true;  ///< the factor of the reduction applies to the upstream of the loss
+
+  RowSelection select;
+  std::int64_t own_begin = 0, own_rows = 0, own_first = 0;  ///< of Chunk
+  OutputVector<float> loss, row_loss, lse, logprob, entropy;
+  OutputVector<std::int64_t> argmax;
+  OutputVector<std::uint8_t> correct;
+  const SavedRow<float>* read = nullptr;  ///< [C]: backward, in place of the exchange
+  SavedRow<float>* write = nullptr;       ///< [C]: forward
+
+  RowCoefficients<float>* coefficients = nullptr;  ///< [C], or null
+  bool half_logits = false;                        ///< float16: magnitudes near 2^10
+  int slot = 0;
+  std::uint64_t chunk = 0;
+  CombineShare* shares = nullptr;  ///< [most_combine_blocks]
+  PassScalars* scalars = nullptr;
+  Mailbox* mailbox = nullptr;
+};
+void combine_rows(const CombineArguments& arguments, cudaStream_t stream);
+
+// ---- bias.cu
+
+/// sums[v] (+)= scale.alpha * sum_j dlogits[j, v]; `first` chunk writes, others add.
+void sum_columns(const InputMatrix& dlogits, std::int64_t rows, std::int64_t columns,
+                 const ChunkScale* scale, bool first, float* sums, cudaStream_t stream);
+
+// ---- store.cu
+
+/// out[index[first + i], :] (+)= in[i, :]; index null: first + i.
+void store_rows(const InputMatrix& in, std::int64_t rows, std::int64_t columns,
+                const std::int64_t* index, std::int64_t first, const OutputMatrix& out,
+                bool accumulate, cudaStream_t stream);
+
+// ---- finish.cu
+
+struct FinishArguments {
+  bool reduced = true;
+  std::int64_t rows = 0;  ///< of per-row losses
+  OutputVector<float> loss, row_loss;
+  float* cross_entropy = nullptr;
+  float* z_loss = nullptr;
+  std::int64_t* counted = nullptr;
+  const PassScalars* scalars = nullptr;
+  Mailbox* mailbox = nullptr;
+};
+void finish_call(const FinishArguments& arguments, cudaStream_t stream);
+
+/// mailbox.finished = the call's number.
+void report_finished(const PassScalars* scalars, Mailbox* mailbox, cudaStream_t stream);
+
+// ---- embedding.cu
+
+/// ids[i] (int64) of the caller's ids [first, first + rows).
+void pack_ids(const InputVector& ids, std::int64_t first, std::int64_t rows, std::int64_t* out,
+              cudaStream_t stream);
+
+/// out[i, :] = weight[ids[i] - first, :] where this shard owns the id, else 0; out is dense.
+void look_up(const std::int64_t* ids, std::int64_t rows, std::int64_t columns,
+             const Objective<float>& shard, const InputMatrix& weight, void* out,
+             cudaStream_t stream);
+
+/// Scratch bytes that scatter_rows takes for `rows` rows.
+std::size_t scatter_scratch_bytes(std::int64_t rows);
+
+/// grad_weight[ids[i] - first, :] += in[i, :] for the ids of this shard, each id's rows in
+/// ascending order.
+void scatter_rows(const std::int64_t* ids, std::int64_t rows, std::int64_t columns,
+                  const Objective<float>& shard, const InputMatrix& in,
+                  const OutputMatrix& grad_weight, std::byte* scratch, std::size_t scratch_bytes,
+                  cudaStream_t stream);
+
+// ---- random.cu
+
+/// Fills a dense array with reproducible values of mean 0 and deviation `deviation`.
+void fill_random(void* out, DType dtype, std::int64_t count, float deviation, std::uint64_t seed,
+                 cudaStream_t stream);
+
+}  // namespace shardloss::detail::cuda

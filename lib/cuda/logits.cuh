@@ -1,0 +1,126 @@
+/// \file
+/// What the two kernels over a chunk's logits share: a logit out of a product, and the weights of a
+/// column.
+#pragma once
+
+#include "device.cuh"
+
+namespace shardloss::detail::cuda {
+
+/// What a kernel is compiled with; the plain one has none.
+enum Feature : unsigned {
+  with_argmax = 1,
+  with_sums = 2,     ///< entropy, label smoothing
+  with_classes = 4,  ///< smoothing under class weights
+  with_soft = 8,     ///< soft targets, with or without class weights
+  with_cap = 16,
+};
+
+/// Stands for z - M = -inf wherever it is multiplied: its exponential is 0 long before.
+inline constexpr float lowest = -1.0e4f;
+
+struct LogitScale {
+  float scale;
+  float cap;
+  float inverse_cap;
+};
+
+inline LogitScale scale_of(const Objective<float>& objective) {
+  return {objective.scale, objective.cap, objective.cap > 0 ? 1.0f / objective.cap : 0.0f};
+}
+
+/// tanh within 1e-6 of its value: from one exponential, and near 0, where that cancels, from the
+/// odd series.
+__device__ inline float tanh_fast(float x) {
+  const float e = exp2_fast(2.0f * log2_e * x);
+  const float far = fmaf(-2.0f, reciprocal_fast(e + 1.0f), 1.0f);
+  const float x2 = x * x;
+  float series = fmaf(x2, 62.0f / 2835.0f, -17.0f / 315.0f);
+  series = fmaf(x2, series, 2.0f / 15.0f);
+  series = fmaf(x2, series, -1.0f / 3.0f);
+  return fabsf(x) < 0.3f ? fmaf(x * x2, series, x) : far;
+}
+
+/// z of u, and in `slope` dz / d(scale u). T: what the logits are stored in; only float32 ones are
+/// worth the exact tanh.
+template <class T, bool capped>
+__device__ inline float logit(float u, const LogitScale& s, float& slope) {
+  const float z = u * s.scale;
+  if constexpr (!capped) {
+    slope = 1.0f;
+    return z;
+  } else {
+    const float x = z * s.inverse_cap;
+    float tanh_x;
+    if constexpr (std::is_same_v<T, float>)
+      tanh_x = tanhf(x);
+    else
+      tanh_x = tanh_fast(x);
+    slope = fmaf(-tanh_x, tanh_x, 1.0f);
+    return s.cap * tanh_x;
+  }
+}
+
+/// `count` floats from `from`; 16 bytes at a time where they are aligned.
+template <int count>
+__device__ inline void load_floats(const float* from, float (&out)[count]) {
+  if constexpr (count % 4 == 0) {
+    if (reinterpret_cast<std::uintptr_t>(from) % 16 == 0) {
+#pragma unroll
+      for (int i = 0; i < count / 4; ++i) {
+        const float4 v = __ldg(reinterpret_cast<const float4*>(from) + i);
+        out[4 * i] = v.x;
+        out[4 * i + 1] = v.y;
+        out[4 * i + 2] = v.z;
+        out[4 * i + 3] = v.w;
+      }
+      return;
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < count; ++i) out[i] = __ldg(from + i);
+}
+
+template <class T, int count>
+__device__ inline void load_converted(const T* from, float (&out)[count]) {
+  if constexpr (count == lanes<T>) {
+    if (reinterpret_cast<std::uintptr_t>(from) % 16 == 0) return unpack<T>(load16(from), out);
+  }
+#pragma unroll
+  for (int i = 0; i < count; ++i) out[i] = to_float(from[i]);
+}
+
+/// c_v q'_v of `count` columns from `column` of a soft-target row.
+template <int count>
+__device__ inline void load_soft(const LogitsArguments& on, std::int64_t row, int column,
+                                 float (&out)[count]) {
+  const std::int64_t at = row * on.soft_targets.row_stride + column;
+  switch (on.soft_targets.dtype) {
+    case DType::bfloat16:
+      load_converted(static_cast<const __nv_bfloat16*>(on.soft_targets.data) + at, out);
+      break;
+    case DType::float16:
+      load_converted(static_cast<const __half*>(on.soft_targets.data) + at, out);
+      break;
+    default: load_floats(static_cast<const float*>(on.soft_targets.data) + at, out);
+  }
+  const float even = on.objective.smoothing / static_cast<float>(on.objective.vocab);
+#pragma unroll
+  for (int i = 0; i < count; ++i) out[i] = fmaf(1.0f - on.objective.smoothing, out[i], even);
+  if (on.class_weights == nullptr) return;
+  float classes[count];
+  load_floats(on.class_weights + column, classes);
+#pragma unroll
+  for (int i = 0; i < count; ++i) out[i] *= classes[i];
+}
+
+/// Calls body with the constant `features` and, where there is a cap, with_cap added to it.
+template <unsigned features, class Body>
+void with_or_without_cap(const Objective<float>& objective, Body&& body) {
+  if (objective.cap > 0)
+    body(std::integral_constant<unsigned, features | with_cap>{});
+  else
+    body(std::integral_constant<unsigned, features>{});
+}
+
+}  // namespace shardloss::detail::cuda

@@ -1,0 +1,219 @@
+// The beginning of a call: one look at this rank's targets, and the headers that ranks compare.
+//
+//   denominator = sum of t c_y over ordinary rows     counted = their number
+//   invalid     = number of targets outside [0, V) that are not ignored, and the lowest such row
+//   hash        = sum over rows of a mixed (row, target, row index), in any order the same
+//
+// Two stages, both in a fixed order: blocks fold strided rows, one block folds the blocks. Reads N
+// targets and weights and, once, the V class weights.
+#include "device.cuh"
+
+namespace shardloss::detail::cuda {
+namespace {
+
+constexpr int threads = 256;
+
+__device__ std::uint64_t mix(std::uint64_t value) {  // splitmix64's finaliser
+  value ^= value >> 30;
+  value *= 0xbf58476d1ce4e5b9ULL;
+  value ^= value >> 27;
+  value *= 0x94d049bb133111ebULL;
+  return value ^ (value >> 31);
+}
+
+__device__ ScanShare fold_shares(ScanShare a, const ScanShare& b) {
+  if (b.invalid > 0 && (a.invalid == 0 || b.invalid_row < a.invalid_row)) {
+    a.invalid_row = b.invalid_row;
+    a.invalid_value = b.invalid_value;
+  }
+  a.denominator += b.denominator;
+  a.class_sum += b.class_sum;
+  a.counted += b.counted;
+  a.invalid += b.invalid;
+  a.hash += b.hash;
+  a.class_max = fmaxf(a.class_max, b.class_max);
+  return a;
+}
+
+__device__ void scan_row(const OpenArguments& o, std::int64_t i, ScanShare& share) {
+  const std::int64_t row = caller_row(o.select, i);
+  const float weight = real_at(o.weights, row, 1.0f);
+  const bool hard = o.targets.data != nullptr;
+  const std::int64_t target = hard ? integer_at(o.targets, row) : 0;
+  if (o.hash) {
+    share.hash += mix(mix(static_cast<std::uint64_t>(i) + 1) + static_cast<std::uint64_t>(target) +
+                      0x9e3779b97f4a7c15ULL * static_cast<std::uint64_t>(row));
+  }
+  if (hard && target == o.objective.ignore_index) return;
+  if (target < 0 || target >= o.objective.vocab) {
+    ++share.invalid;
+    if (share.invalid == 1) {  // a thread's rows ascend, but their numbers need not
+      share.invalid_row = group_row(o.select, i);
+      share.invalid_value = target;
+    } else if (group_row(o.select, i) < share.invalid_row) {
+      share.invalid_row = group_row(o.select, i);
+      share.invalid_value = target;
+    }
+    return;
+  }
+  const float class_weight = hard && o.class_weights != nullptr ? o.class_weights[target] : 1.0f;
+  share.denominator += static_cast<double>(weight) * static_cast<double>(class_weight);
+  ++share.counted;
+}
+
+__global__ void __launch_bounds__(threads) scan_kernel(OpenArguments o) {
+  __shared__ ScanShare shared[threads];
+  ScanShare share{};
+  const std::int64_t step = static_cast<std::int64_t>(gridDim.x) * threads;
+  const std::int64_t begin = static_cast<std::int64_t>(blockIdx.x) * threads + threadIdx.x;
+  for (std::int64_t i = begin; i < o.rows; i += step) scan_row(o, i, share);
+  if (o.class_weights != nullptr) {
+    for (std::int64_t v = begin; v < o.objective.vocab; v += step) {
+      share.class_sum += o.class_weights[v];
+      share.class_max = fmaxf(share.class_max, fabsf(o.class_weights[v]));
+    }
+  }
+  share = block_fold<threads>(share, shared, fold_shares);
+  if (threadIdx.x == 0) o.shares[blockIdx.x] = share;
+}
+
+// What multiplies the sum of row losses; a divisor of 0 gives loss 0 and no gradient.
+__device__ void set_factor(PassScalars& s, Reduction reduction, const float* normalizer) {
+  const double divisor = normalizer != nullptr          ? static_cast<double>(*normalizer)
+                         : reduction == Reduction::mean ? s.denominator
+                                                        : 1.0;
+  s.empty = divisor == 0.0;
+  s.factor = s.empty ? 0.0 : 1.0 / divisor;
+}
+
+__device__ void report_invalid(Mailbox* mailbox, std::int64_t row, std::int64_t value) {
+  mailbox->invalid_row = row;
+  mailbox->invalid_value = value;
+  __threadfence_system();
+  *const_cast<volatile std::uint32_t*>(&mailbox->invalid) = 1;
+}
+
+__global__ void __launch_bounds__(threads) open_kernel(OpenArguments o, int shares) {
+  __shared__ ScanShare shared[threads];
+  const int mine = static_cast<int>(threadIdx.x);
+  const ScanShare total =
+      block_fold<threads>(mine < shares ? o.shares[mine] : ScanShare{}, shared, fold_shares);
+  if (threadIdx.x != 0) return;
+  CallHeader header = o.header;
+  // An integer atomic: calls of one object on several streams each get their own number.
+  header.call = 1 + atomicAdd(reinterpret_cast<unsigned long long*>(o.calls), 1ULL);
+  header.targets = o.hash ? total.hash : 0;
+  header.denominator = total.denominator;
+  header.counted = total.counted;
+  header.invalid = total.invalid;
+  header.invalid_row = total.invalid_row;
+  header.invalid_value = total.invalid_value;
+  for (std::byte* segment : o.exchange)
+    if (segment != nullptr) *reinterpret_cast<CallHeader*>(segment) = header;
+
+  PassScalars s{};
+  s.call = header.call;
+  s.denominator = total.denominator;
+  s.counted = total.counted;
+  s.class_sum =
+      o.class_weights != nullptr ? total.class_sum : static_cast<double>(o.objective.vocab);
+  s.class_max = o.class_weights != nullptr ? total.class_max : 1.0f;
+  set_factor(s, o.reduction, o.normalizer);
+  *o.scalars = s;
+  if (o.whole && total.invalid > 0)
+    report_invalid(o.mailbox, total.invalid_row, total.invalid_value);
+  *const_cast<volatile std::uint64_t*>(&o.mailbox->step) = 0;
+  *const_cast<volatile std::uint64_t*>(&o.mailbox->started) = header.call;
+}
+
+__device__ const CallHeader& header_of(const AgreeArguments& a, int rank) {
+  return *reinterpret_cast<const CallHeader*>(a.exchange + rank * a.segment_bytes);
+}
+
+// Everyone's words against rank 0's: each thread looks at some ranks, the lowest field wins, then
+// the lowest rank.
+__global__ void __launch_bounds__(threads) agree_kernel(AgreeArguments a) {
+  __shared__ unsigned first_difference;
+  constexpr unsigned none = ~0u;
+  if (threadIdx.x == 0) first_difference = none;
+  __syncthreads();
+  const auto* words = reinterpret_cast<const std::uint64_t*>(&header_of(a, 0));
+  for (int rank = static_cast<int>(threadIdx.x); rank < a.ranks; rank += threads) {
+    const auto* other = reinterpret_cast<const std::uint64_t*>(&header_of(a, rank));
+    for (int word = 0; word < agreed_words; ++word) {
+      if (other[word] == words[word]) continue;
+      atomicMin(&first_difference, static_cast<unsigned>(word) << 24 | static_cast<unsigned>(rank));
+      break;
+    }
+  }
+  __syncthreads();
+  if (threadIdx.x != 0) return;
+  if (first_difference != none) {
+    const unsigned word = first_difference >> 24;
+    const unsigned rank = first_difference & 0xffffffu;
+    a.scalars->disagreement = 1;
+    if (*const_cast<volatile std::uint32_t*>(&a.mailbox->disagreement) == 0) {
+      a.mailbox->other_rank = rank;
+      a.mailbox->value = words[word];
+      a.mailbox->other_value =
+          reinterpret_cast<const std::uint64_t*>(&header_of(a, static_cast<int>(rank)))[word];
+      __threadfence_system();
+      *const_cast<volatile std::uint32_t*>(&a.mailbox->disagreement) = 1 + word;
+    }
+  }
+  if (!a.sum_denominators) return;
+  double denominator = 0;
+  std::int64_t counted = 0;
+  const CallHeader* invalid = nullptr;
+  for (int rank = 0; rank < a.ranks; ++rank) {
+    const CallHeader& header = header_of(a, rank);
+    denominator += header.denominator;
+    counted += header.counted;
+    if (invalid == nullptr && header.invalid > 0) invalid = &header;
+  }
+  a.scalars->denominator = denominator;
+  a.scalars->counted = counted;
+  set_factor(*a.scalars, a.reduction, a.normalizer);
+  if (invalid != nullptr) report_invalid(a.mailbox, invalid->invalid_row, invalid->invalid_value);
+}
+
+__global__ void __launch_bounds__(threads) skipped_kernel(SkippedRows o) {
+  const std::int64_t step = static_cast<std::int64_t>(gridDim.x) * threads;
+  for (std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * threads + threadIdx.x; i < o.rows;
+       i += step) {
+    put(o.loss, i, 0.0f);
+    put(o.row_loss, i, 0.0f);
+    put(o.logprob, i, 0.0f);
+    put(o.lse, i, not_a_number());
+    put(o.entropy, i, not_a_number());
+    put(o.argmax, i, std::int64_t{-1});
+    put(o.correct, i, std::uint8_t{0});
+  }
+}
+
+}  // namespace
+
+void open_call(const OpenArguments& arguments, cudaStream_t stream) {
+  const std::int64_t looked_at =
+      arguments.class_weights != nullptr && arguments.objective.vocab > arguments.rows
+          ? arguments.objective.vocab
+          : arguments.rows;
+  const unsigned blocks = blocks_for(looked_at, 4 * threads, most_scan_blocks);
+  scan_kernel<<<blocks, threads, 0, stream>>>(arguments);
+  SHARDLOSS_LAUNCHED("scan_kernel");
+  open_kernel<<<1, threads, 0, stream>>>(arguments, static_cast<int>(blocks));
+  SHARDLOSS_LAUNCHED("open_kernel");
+}
+
+void agree_call(const AgreeArguments& arguments, cudaStream_t stream) {
+  agree_kernel<<<1, threads, 0, stream>>>(arguments);
+  SHARDLOSS_LAUNCHED("agree_kernel");
+}
+
+void fill_skipped_rows(const SkippedRows& outputs, cudaStream_t stream) {
+  if (outputs.rows == 0) return;
+  skipped_kernel<<<blocks_for(outputs.rows, threads, 4096), threads, 0, stream>>>(outputs);
+  SHARDLOSS_LAUNCHED("skipped_kernel");
+}
+
+}  // namespace shardloss::detail::cuda

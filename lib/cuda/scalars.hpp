@@ -1,0 +1,61 @@
+/// \file
+/// What the kernels of one call leave for each other in Buffer::scalars and Buffer::row_scratch.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+namespace shardloss::detail::cuda {
+
+/// A chunk's power of two: coefficients are stored times `inverse`, products multiply by `alpha`.
+struct ChunkScale {
+  float alpha;
+  float inverse;
+};
+
+/// Buffer::scalars.
+struct PassScalars {
+  std::uint64_t call;          ///< number of this call on the device
+  std::uint32_t disagreement;  ///< 1: ranks differ, the loss is NaN
+  std::uint32_t empty;         ///< 1: what divides the loss is 0: loss 0, gradients 0
+  double denominator;          ///< sum of t c_y over the ordinary rows of the group
+  double factor;               ///< of the reduction: 1, 1 / denominator or 1 / normalizer
+  std::int64_t counted;        ///< ordinary rows of the group
+  double class_sum;            ///< sum of the class weights; V where there are none
+  float class_max;             ///< largest magnitude among them; 1 where there are none
+  double cross_entropy;        ///< running sums over the rows combined so far
+  double z_loss;
+  ChunkScale scale[2];  ///< of the chunk in each slot
+};
+static_assert(sizeof(PassScalars) <= 4096);
+
+/// One block's share of the scan of the targets.
+struct ScanShare {
+  double denominator;
+  double class_sum;
+  std::int64_t counted;
+  std::int64_t invalid;
+  std::int64_t invalid_row;
+  std::int64_t invalid_value;
+  std::uint64_t hash;
+  float class_max;
+};
+
+/// One block's share of a chunk's combination.
+struct CombineShare {
+  double cross_entropy;
+  double z_loss;
+  float magnitude;
+};
+
+/// The first part of Buffer::row_scratch holds the shares of blocks, one kernel after the other;
+/// behind it lies the bias in the dtype of the logits.
+inline constexpr std::size_t shares_bytes = 65536;
+inline constexpr int most_scan_blocks = 128;
+inline constexpr int most_combine_blocks = 1024;
+inline constexpr std::int64_t most_split_statistics = 2048;  ///< RowStatistics of 32 bytes
+static_assert(most_scan_blocks * sizeof(ScanShare) <= shares_bytes);
+static_assert(most_combine_blocks * sizeof(CombineShare) <= shares_bytes);
+
+}  // namespace shardloss::detail::cuda

@@ -1,0 +1,317 @@
+// What a shard knows of each row of a chunk, from one read of its logits U [C, columns]:
+//
+//   max = max z      sum_exp = sum exp(z - max)      target_logit = z_y where y is in the shard
+//   centered_sum = sum exp(z - max) (z - max)        weighted_sum = sum z, c z or c q' z
+//   target_mass = sum c q'                           argmax = the first column of the maximum
+//
+// Bytes: C columns elements read, C x 32 written. A block takes a row, or a part of it where there
+// are few rows, or four rows where they share class weights. A thread keeps a running maximum and
+// sums relative to it: a batch of 16-byte vectors in flight, its maximum, one rescaling, then one
+// exponential an element.
+//
+// exp(z - M) is 2^(z log2 e - fl(M log2 e)): one rounding where a product and a difference would
+// have two, and the rounding of M log2 e, the same for all elements, is taken out at the end.
+#include <algorithm>
+#include <climits>
+
+#include "logits.cuh"
+#include "merge.cuh"
+
+namespace shardloss::detail::cuda {
+namespace {
+
+constexpr int threads = 256;
+constexpr int warps = threads / 32;
+
+// What a thread has seen of a row. Exponentials are relative to 2^offset, in units of log2.
+struct RowState {
+  float max = -infinity();
+  float offset = -infinity();
+  float sum = 0.0f;
+  float centered = 0.0f;  // of z log2 e - offset
+  float weighted = 0.0f;
+  float mass = 0.0f;
+  int column = INT_MAX;  // of the first maximum
+};
+
+// Column of element i of a batch of vectors that lie `step` columns apart.
+template <int width>
+__device__ int column_of(int i, int column, int step) {
+  return column + (i / width) * step + i % width;
+}
+
+template <unsigned features, int width, int count>
+__device__ void add(RowState& s, const float (&z)[count], const float (&w)[count], int column,
+                    int step) {
+  float top = z[0];
+#pragma unroll
+  for (int i = 1; i < count; ++i) top = fmaxf(top, z[i]);
+  if constexpr ((features & with_argmax) != 0) {
+    if (top > s.max) {
+#pragma unroll
+      for (int i = count - 1; i >= 0; --i)
+        if (z[i] == top) s.column = column_of<width>(i, column, step);
+    }
+  }
+  s.max = fmaxf(s.max, top);
+  const float offset = s.max * log2_e;
+  const float from = s.max == -infinity() ? 0.0f : offset;
+  const float shift = s.offset - from;  // -inf as long as nothing above -inf has been seen
+  const float factor = exp2_fast(shift);
+  float sum = 0.0f;
+  float centered = 0.0f;
+#pragma unroll
+  for (int i = 0; i < count; ++i) {
+    const float x = fmaf(z[i], log2_e, -from);
+    const float e = exp2_fast(x);
+    sum += e;
+    if constexpr ((features & (with_sums | with_soft)) != 0)
+      centered = fmaf(e, fmaxf(x, lowest), centered);
+    if constexpr ((features & with_soft) != 0) s.mass += w[i];
+    if constexpr ((features & (with_soft | with_classes)) != 0) {
+      s.weighted = w[i] == 0.0f ? s.weighted : fmaf(w[i], z[i], s.weighted);  // z may be -inf
+    } else if constexpr ((features & with_sums) != 0) {
+      s.weighted += z[i];
+    }
+  }
+  if constexpr ((features & (with_sums | with_soft)) != 0)
+    s.centered = fmaf(factor, fmaf(s.sum, fmaxf(shift, lowest), s.centered), centered);
+  s.sum = fmaf(s.sum, factor, sum);
+  s.offset = offset;
+}
+
+// The rows of a block, by pointers that stay inside the chunk.
+template <class T, int row_count>
+struct Rows {
+  const T* logits[row_count];
+  std::int64_t soft[row_count];
+};
+
+// `vectors` vectors of each row, `threads` vectors apart, from `column`; or single elements.
+template <class T, unsigned features, int row_count, int width, int vectors>
+__device__ void add_vectors(RowState (&state)[row_count], const Rows<T, row_count>& rows,
+                            const LogitsArguments& on, const LogitScale& scale, int column) {
+  constexpr int count = width * vectors;
+  constexpr int step = width * threads;
+  float u[row_count][count];
+  if constexpr (width == 1) {
+#pragma unroll
+    for (int r = 0; r < row_count; ++r) u[r][0] = to_float(rows.logits[r][column]);
+  } else {
+    uint4 raw[row_count][vectors];
+#pragma unroll
+    for (int r = 0; r < row_count; ++r)
+#pragma unroll
+      for (int j = 0; j < vectors; ++j) raw[r][j] = load16(rows.logits[r] + column + j * step);
+#pragma unroll
+    for (int r = 0; r < row_count; ++r)
+#pragma unroll
+      for (int j = 0; j < vectors; ++j)
+        unpack<T>(raw[r][j], reinterpret_cast<float(&)[width]>(u[r][j * width]));
+  }
+  float w[count] = {};
+  if constexpr ((features & with_classes) != 0) {
+#pragma unroll
+    for (int j = 0; j < vectors; ++j)
+      load_floats(on.class_weights + column + j * step,
+                  reinterpret_cast<float(&)[width]>(w[j * width]));
+  }
+#pragma unroll
+  for (int r = 0; r < row_count; ++r) {
+    if constexpr ((features & with_soft) != 0) {
+#pragma unroll
+      for (int j = 0; j < vectors; ++j)
+        load_soft(on, rows.soft[r], column + j * step,
+                  reinterpret_cast<float(&)[width]>(w[j * width]));
+    }
+    float slope;
+#pragma unroll
+    for (int i = 0; i < count; ++i)
+      u[r][i] = logit<T, (features & with_cap) != 0>(u[r][i], scale, slope);
+    add<features, width>(state[r], u[r], w, column, step);
+  }
+}
+
+struct BlockScratch {
+  float max[warps];
+  float sums[4][warps];
+  int column[warps];
+};
+
+// The states of a block's threads into one, in thread 0; relative to the exact maximum.
+template <unsigned features>
+__device__ RowState merge_block(RowState s, BlockScratch& shared) {
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const bool leader = threadIdx.x % 32 == 0;
+  const float own_max = warp_max(s.max);
+  if (leader) shared.max[warp] = own_max;
+  __syncthreads();
+  float max = shared.max[0];
+  for (int i = 1; i < warps; ++i) max = fmaxf(max, shared.max[i]);
+
+  const float rounding = s.max == -infinity() ? 0.0f : fmaf(s.max, log2_e, -s.offset);
+  const float shift = s.max == max ? 0.0f : (s.max - max) * log2_e;
+  const float factor = exp2_fast(shift - rounding);
+  constexpr bool sums = (features & (with_sums | with_soft)) != 0;
+  if constexpr (sums)
+    s.centered = factor * fmaf(s.sum, fmaxf(shift - rounding, lowest), s.centered);
+  s.sum *= factor;
+  float* const values[4] = {&s.sum, &s.centered, &s.weighted, &s.mass};
+  constexpr int used = (features & with_soft) != 0 ? 4 : (sums ? 3 : 1);
+#pragma unroll
+  for (int k = 0; k < used; ++k) {
+    const float sum = warp_sum(*values[k]);
+    if (leader) shared.sums[k][warp] = sum;
+  }
+  if constexpr ((features & with_argmax) != 0) {
+    const int column = __reduce_min_sync(~0u, s.max == max ? s.column : INT_MAX);
+    if (leader) shared.column[warp] = column;
+  }
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    s.max = max;
+#pragma unroll
+    for (int k = 0; k < used; ++k) {
+      *values[k] = 0.0f;
+      for (int i = 0; i < warps; ++i) *values[k] += shared.sums[k][i];
+    }
+    if constexpr ((features & with_argmax) != 0) {
+      s.column = INT_MAX;
+      for (int i = 0; i < warps; ++i) s.column = min(s.column, shared.column[i]);
+    }
+  }
+  __syncthreads();
+  return s;
+}
+
+// Thread 0 writes what it knows. `begin`: the first column that the block looked at.
+template <class T, unsigned features>
+__device__ void write_row(const StatisticsArguments& a, const LogitScale& scale, const RowState& s,
+                          std::int64_t row, const T* logits, int begin, bool owns_target,
+                          RowStatistics<float>& out) {
+  const Objective<float>& o = a.on.objective;
+  RowStatistics<float> result{};
+  result.max = s.max;
+  result.sum_exp = s.sum;
+  result.centered_sum = s.centered * ln_2;
+  result.weighted_sum = s.weighted;
+  result.target_mass = s.mass;
+  result.argmax = -1;
+  if (a.argmax && begin < o.columns)
+    result.argmax = o.first + (s.column == INT_MAX ? begin : s.column);
+  if constexpr ((features & with_soft) == 0) {
+    const std::int64_t column = a.inputs[row].target - o.first;
+    float slope;
+    if (owns_target && column >= 0 && column < o.columns)
+      result.target_logit =
+          logit<T, (features & with_cap) != 0>(to_float(logits[column]), scale, slope);
+  }
+  out = result;
+}
+
+template <class T, unsigned features, int row_count, int vectors>
+__global__ void __launch_bounds__(threads)
+    statistics_kernel(StatisticsArguments a, LogitScale scale, int splits) {
+  constexpr int width = lanes<T>;
+  __shared__ BlockScratch shared;
+  if (blockIdx.x == 0 && threadIdx.x == 0) a.header->chunk = a.chunk;
+  const std::int64_t first_row = static_cast<std::int64_t>(blockIdx.x / splits) * row_count;
+  const int split = static_cast<int>(blockIdx.x % splits);
+  if (first_row >= a.on.rows) return;
+
+  Rows<T, row_count> rows;
+  RowState state[row_count];
+#pragma unroll
+  for (int r = 0; r < row_count; ++r) {
+    const std::int64_t row = min(first_row + r, a.on.rows - 1);
+    rows.logits[r] = static_cast<const T*>(a.on.logits.data) + row * a.on.logits.row_stride;
+    rows.soft[r] = (features & with_soft) != 0 ? a.inputs[row].row : 0;
+  }
+
+  const int columns = static_cast<int>(a.on.objective.columns);
+  const int whole = columns / width;
+  const int begin = static_cast<int>(static_cast<std::int64_t>(whole) * split / splits);
+  const int end = static_cast<int>(static_cast<std::int64_t>(whole) * (split + 1) / splits);
+  // Unsigned: begin + strides past the last vector of the largest vocabulary stay below 2^32.
+  unsigned v = static_cast<unsigned>(begin) + threadIdx.x;
+  for (; v + (vectors - 1) * threads < static_cast<unsigned>(end); v += vectors * threads)
+    add_vectors<T, features, row_count, width, vectors>(state, rows, a.on, scale,
+                                                        static_cast<int>(v * width));
+  for (; v < static_cast<unsigned>(end); v += threads)
+    add_vectors<T, features, row_count, width, 1>(state, rows, a.on, scale,
+                                                  static_cast<int>(v * width));
+  const int tail = whole * width + static_cast<int>(threadIdx.x);
+  if (split == splits - 1 && tail < columns)
+    add_vectors<T, features, row_count, 1, 1>(state, rows, a.on, scale, tail);
+
+#pragma unroll
+  for (int r = 0; r < row_count; ++r) {
+    const RowState merged = merge_block<features>(state[r], shared);
+    const std::int64_t row = first_row + r;
+    if (threadIdx.x != 0 || row >= a.on.rows) continue;
+    RowStatistics<float>& out = splits == 1 ? a.out[row] : a.partials[row * splits + split];
+    write_row<T, features>(a, scale, merged, row, rows.logits[r], begin * width, split == 0, out);
+  }
+}
+
+__global__ void __launch_bounds__(threads)
+    merge_kernel(const RowStatistics<float>* partials, int splits, std::int64_t rows,
+                 RowStatistics<float>* out) {
+  const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * threads + threadIdx.x;
+  if (row >= rows) return;
+  out[row] = merge_statistics(
+      splits, [&](int i) -> const RowStatistics<float>& { return partials[row * splits + i]; });
+}
+
+// Few rows leave multiprocessors idle: then blocks share a row, each with at least two batches.
+int splits_of(const StatisticsArguments& a, std::int64_t groups, std::int64_t batch) {
+  const std::int64_t wanted = std::int64_t{8} * a.multiprocessors;
+  if (groups == 0 || groups >= wanted) return 1;
+  const std::int64_t most = std::max<std::int64_t>(1, a.on.objective.columns / (2 * batch));
+  return static_cast<int>(
+      std::min({(wanted + groups - 1) / groups, most, most_split_statistics / a.on.rows}));
+}
+
+template <class T, unsigned features, int row_count, int vectors>
+void launch(const StatisticsArguments& a, cudaStream_t stream) {
+  const std::int64_t groups = (a.on.rows + row_count - 1) / row_count;
+  const int splits = std::max(1, splits_of(a, groups, vectors * threads * lanes<T>));
+  const auto blocks = static_cast<unsigned>(std::max<std::int64_t>(1, groups * splits));
+  statistics_kernel<T, features, row_count, vectors>
+      <<<blocks, threads, 0, stream>>>(a, scale_of(a.on.objective), splits);
+  SHARDLOSS_LAUNCHED("statistics_kernel");
+  if (splits == 1) return;
+  merge_kernel<<<blocks_for(a.on.rows, threads), threads, 0, stream>>>(a.partials, splits,
+                                                                       a.on.rows, a.out);
+  SHARDLOSS_LAUNCHED("merge_kernel");
+}
+
+// Which kernel: the plainest that does what is asked for.
+template <class T>
+void choose(const StatisticsArguments& a, cudaStream_t stream) {
+  const auto run = [&]<unsigned features, int row_count, int vectors>() {
+    with_or_without_cap<features>(a.on.objective,
+                                  [&]<unsigned all>(std::integral_constant<unsigned, all>) {
+                                    launch<T, all, row_count, vectors>(a, stream);
+                                  });
+  };
+  if (a.on.soft_targets.data != nullptr)
+    run.template operator()<with_argmax | with_sums | with_soft, 1, 2>();
+  else if (a.on.class_weights != nullptr)
+    run.template operator()<with_argmax | with_sums | with_classes, 4, 1>();
+  else if (a.on.general)
+    run.template operator()<with_argmax | with_sums, 1, 4>();
+  else if (a.argmax)
+    run.template operator()<with_argmax, 1, 4>();
+  else
+    run.template operator()<0, 1, 4>();
+}
+
+}  // namespace
+
+void row_statistics(const StatisticsArguments& arguments, cudaStream_t stream) {
+  with_element(arguments.on.logits.dtype,
+               [&]<class T>(ElementType<T>) { choose<T>(arguments, stream); });
+}
+
+}  // namespace shardloss::detail::cuda
