@@ -22,7 +22,7 @@ enum class Misdeed {
   skip,   ///< leaves out one collective and goes on
   alter,  ///< takes part in one collective with half of the elements
   sleep,  ///< stands still for Fault::duration
-  stop,   ///< SIGSTOP: stands still until somebody continues it
+  stop,   ///< SIGSTOP: the whole process stands still for Fault::duration
   kill,   ///< SIGKILL
 };
 
@@ -52,7 +52,7 @@ class FaultyTransport final : public Transport {
     if (failed()) inner_.abort();
   }
 
-  /// Collectives started so far, and the time that waits were longer for the delay.
+  /// Collectives started so far.
   std::int64_t collectives() const { return collectives_; }
   /// Whether the misdeed has been done.
   bool done() const { return done_; }
@@ -130,13 +130,27 @@ class FaultyTransport final : public Transport {
     if (fault_.misdeed == Misdeed::sleep) {
       done_ = true;
       std::this_thread::sleep_for(fault_.duration);
-    } else if (fault_.misdeed == Misdeed::stop || fault_.misdeed == Misdeed::kill) {
+    } else if (fault_.misdeed == Misdeed::stop) {
       done_ = true;
-      (void)std::raise(fault_.misdeed == Misdeed::stop ? SIGSTOP : SIGKILL);
+      stop_process();
+    } else if (fault_.misdeed == Misdeed::kill) {
+      (void)std::raise(SIGKILL);
     } else {
       return false;
     }
     return true;
+  }
+
+  // Somebody else has to continue this process: a child, which does nothing but sleep.
+  void stop_process() noexcept {
+    const pid_t child = fork();
+    if (child == 0) {
+      std::this_thread::sleep_for(fault_.duration);
+      (void)::kill(getppid(), SIGCONT);
+      _exit(0);
+    }
+    (void)std::raise(SIGSTOP);
+    (void)waitpid(child, nullptr, 0);
   }
 
   template <class Collective>
