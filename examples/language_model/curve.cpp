@@ -20,7 +20,7 @@ Curve::Curve(const std::string& path) : path_(path), file_(path) {
 
 void Curve::add(const Line& line) {
   char text[160];
-  std::snprintf(text, sizeof text, "%lld,%lld,%.3f,%.7g,%.6g,", static_cast<long long>(line.step),
+  std::snprintf(text, sizeof text, "%lld,%lld,%.3f,%.9g,%.6g,", static_cast<long long>(line.step),
                 static_cast<long long>(line.words), line.seconds, line.loss, std::exp(line.loss));
   file_ << text;
   if (line.held_out >= 0) file_ << line.held_out;

@@ -37,7 +37,7 @@ double share_done(const Options& options, const Trainer& trainer, const Progress
 Report train(const Options& options, Trainer& trainer, const World& world) {
   std::unique_ptr<Curve> curve;
   if (world.first() && !options.curve.empty()) curve = std::make_unique<Curve>(options.curve);
-  Progress progress(world.first());
+  Progress progress(world.first() ? options.progress : "none");
   Report report;
   double smooth = 0;
   double share = share_done(options, trainer, progress, world);
@@ -105,6 +105,7 @@ int main(int argc, char** argv) {
     return 2;
   } catch (const std::exception& error) {
     std::cerr << "language_model: rank " << job.rank() << ": " << error.what() << std::endl;
-    job.abort(1);
+    if (job.size() > 1) job.abort(1);
+    return 1;
   }
 }

@@ -56,7 +56,7 @@ po::options_description rank_options(Options& o, std::string& layout, std::strin
       "row_sharded over all ranks, each with a --batch of its own");
   add("dense", po::bool_switch(&o.dense), "whole logits without the library, to compare; one rank");
   add("device", po::value(&device)->default_value("cpu"), "cpu or cuda: where the head computes");
-  add("chunk-rows", po::value(&o.chunk_rows)->default_value(0),
+  add("chunk-rows", po::value(&o.chunk_rows)->default_value(128),
       "rows of logits that exist at a time; 0: the library's choice");
   add("deadline", po::value(&o.deadline)->default_value(600),
       "seconds that a rank waits for another");
@@ -71,6 +71,8 @@ po::options_description file_options(Options& o) {
   add("save-states", po::value(&o.save_states),
       "hidden states, targets and head of held-out words, for `shardloss verify`");
   add("curve", po::value(&o.curve), "loss of every step (CSV)");
+  add("progress", po::value(&o.progress)->default_value("auto"),
+      "bar, lines, none; auto: a bar on a terminal (mpirun looks like one)");
   add("svg", po::value(&o.svg), "the curve as a picture, by gnuplot; needs --curve");
   add("report", po::value(&o.report), "the closing table");
   add("margin", po::value(&o.margin)->default_value(0),
@@ -82,6 +84,7 @@ po::options_description file_options(Options& o) {
   return group;
 }
 
+/// True for `on`, false for `off`.
 bool choice(const std::string& name, const std::string& value, const char* off, const char* on) {
   if (value == on) return true;
   if (value == off) return false;
@@ -117,6 +120,8 @@ void check(const Options& o, int ranks) {
                      " does not divide " + std::to_string(ranks) + " ranks"};
   if (o.fsdp && o.tensor_parallel != ranks)
     throw UsageError{"--fsdp shards over all ranks: leave out --tensor-parallel"};
+  if (o.progress != "auto" && o.progress != "bar" && o.progress != "lines" && o.progress != "none")
+    throw UsageError{"--progress " + o.progress + ": auto, bar, lines or none is known"};
   if (!o.svg.empty() && o.curve.empty()) throw UsageError{"--svg needs --curve"};
   if (!o.compare.empty() && o.compare.size() != 2) throw UsageError{"--compare takes two files"};
 }

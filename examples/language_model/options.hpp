@@ -39,6 +39,7 @@ struct Options {
   std::string save;
   std::string save_states;
   std::int64_t evaluate_every = 0;
+  std::string progress;
   std::string curve;
   std::string svg;
   std::string report;
@@ -53,7 +54,7 @@ struct UsageError {
   std::string text;
 };
 
-/// Returns false after printing --help or --version (where `speaks`). Throws UsageError.
+/// Returns false after printing --help (where `speaks`). Throws UsageError.
 bool parse_options(int argc, char** argv, int ranks, bool speaks, Options& options);
 
 }  // namespace language_model

@@ -4,7 +4,6 @@
 
 #include <cmath>
 #include <cstdio>
-#include <string>
 
 namespace language_model {
 namespace {
@@ -15,9 +14,9 @@ constexpr double seconds_between_lines = 5;
 
 }  // namespace
 
-Progress::Progress(bool speaks)
-    : speaks_(speaks),
-      terminal_(::isatty(STDOUT_FILENO) == 1),
+Progress::Progress(const std::string& style)
+    : speaks_(style != "none"),
+      bar_(style == "bar" || (style == "auto" && ::isatty(STDOUT_FILENO) == 1)),
       begin_(std::chrono::steady_clock::now()) {}
 
 double Progress::seconds() const {
@@ -27,19 +26,19 @@ double Progress::seconds() const {
 void Progress::show(const State& state) {
   const double now = seconds();
   if (!speaks_ || (now < next_ && state.share < 1)) return;
-  next_ = now + (terminal_ ? seconds_between_frames : seconds_between_lines);
+  next_ = now + (bar_ ? seconds_between_frames : seconds_between_lines);
   const double left = state.share > 0 ? now / state.share - now : 0;
   std::string bar;
-  if (terminal_) {
+  if (bar_) {
     const int full = static_cast<int>(state.share * bar_columns);
     bar = "\r[" + std::string(static_cast<std::size_t>(full), '#') +
           std::string(static_cast<std::size_t>(bar_columns - full), '.') + "] ";
   }
   std::printf("%s%3.0f %%  step %lld  loss %.4f  perplexity %.1f  %.0f words/s  %.0f s left%s",
               bar.c_str(), 100 * state.share, static_cast<long long>(state.step), state.loss,
-              std::exp(state.loss), state.words_per_second, left, terminal_ ? "   " : "\n");
+              std::exp(state.loss), state.words_per_second, left, bar_ ? "   " : "\n");
   std::fflush(stdout);
-  open_ = terminal_;
+  open_ = bar_;
 }
 
 void Progress::finish() {

@@ -4,13 +4,15 @@
 
 #include <chrono>
 #include <cstdint>
+#include <string>
 
 namespace language_model {
 
-/// A bar on a terminal, otherwise a line now and then. Silent on all ranks but the first.
+/// A bar that is drawn again and again, or a line now and then.
 class Progress {
  public:
-  explicit Progress(bool speaks);
+  /// `style`: bar, lines, none, or auto: a bar on a terminal.
+  explicit Progress(const std::string& style);
 
   struct State {
     double share = 0;  ///< of the work that is done, [0, 1]
@@ -27,7 +29,7 @@ class Progress {
 
  private:
   bool speaks_;
-  bool terminal_;
+  bool bar_;
   std::chrono::steady_clock::time_point begin_;
   double next_ = 0;  // seconds at which to show again
   bool open_ = false;

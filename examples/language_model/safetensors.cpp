@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <cstring>
 #include <nlohmann/json.hpp>
+#include <sstream>
 #include <stdexcept>
 #include <utility>
 
@@ -21,6 +22,12 @@ constexpr std::uint64_t largest_header = 1 << 20;
 }
 
 std::uint64_t element_bytes(const std::string& dtype) { return dtype == "I64" ? 8 : 4; }
+
+std::string describe(const std::string& dtype, std::int64_t rows, std::int64_t columns) {
+  std::ostringstream text;
+  text << dtype << " [" << rows << ", " << columns << "]";
+  return text.str();
+}
 
 void write_all(int file, const std::string& path, const void* data, std::uint64_t bytes,
                std::uint64_t at) {
@@ -163,14 +170,11 @@ void SafetensorsReader::read(const std::string& name, std::int64_t rows, std::in
   const auto found = tensors_.find(name);
   if (found == tensors_.end()) fail(path_, "has no tensor " + name);
   const FileTensor& tensor = found->second;
-  const auto shape_text = [](std::int64_t r, std::int64_t c) {
-    return "[" + std::to_string(r) + ", " + std::to_string(c) + "]";
-  };
   const std::uint64_t row_bytes = static_cast<std::uint64_t>(columns) * sizeof(float);
   if (tensor.dtype != "F32" || tensor.rows() != rows || tensor.columns() != columns ||
       tensor.end - tensor.begin != static_cast<std::uint64_t>(rows) * row_bytes)
-    fail(path_, name + " is " + tensor.dtype + " " + shape_text(tensor.rows(), tensor.columns()) +
-                    ", wanted F32 " + shape_text(rows, columns));
+    fail(path_, name + " is " + describe(tensor.dtype, tensor.rows(), tensor.columns()) +
+                    ", wanted " + describe("F32", rows, columns));
   values.resize(static_cast<std::size_t>(own.count * columns));
   read_all(file_, path_, values.data(), static_cast<std::uint64_t>(own.count) * row_bytes,
            tensor.begin + static_cast<std::uint64_t>(own.first) * row_bytes);
