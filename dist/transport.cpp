@@ -92,6 +92,21 @@ void Transport::note_step(const char* name, std::uint64_t call, std::int64_t chu
   ++noted_;
 }
 
+void sum_over(const Communicator& group, const Tensor& values, Stream stream) {
+  Transport& transport = group.transport();
+  transport.check();
+  const bool contiguous = values.dims() == 0 || (values.dims() == 1 && values.stride(0) == 1);
+  if (!values.given() || !contiguous || !transport.serves(values.device().kind)) {
+    throw Error(ErrorCode::invalid_argument, "sum_over: found " + to_string(values) +
+                                                 ", wanted a contiguous vector "
+                                                 "on a device that a communicator of kind " +
+                                                 std::string(transport.kind()) + " serves");
+  }
+  transport.note_step("sum_over", 0, -1);
+  transport.wait(transport.all_reduce(values.data(), values.size(0), values.dtype(), stream),
+                 stream);
+}
+
 Traffic Transport::traffic() const noexcept {
   return {calls_.load(std::memory_order_relaxed), bytes_.load(std::memory_order_relaxed)};
 }

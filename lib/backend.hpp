@@ -68,6 +68,9 @@ class Backend {
   /// Loss and counts from the running sums; weight and bias gradients out of their accumulators.
   virtual void finish(const Call& call) = 0;
 
+  /// total += the sum of t c_y over this rank's ordinary rows: one look at targets and weights.
+  virtual void add_denominator(const Call& call, const Tensor& total) = 0;
+
   // The embedding. Its workspace has exchange (header only), row_inputs (ids as int64 [C]) and
   // hidden_rows ([C, D], the problem's dtype); CUDA sorts in row_scratch.
 

@@ -38,12 +38,16 @@ struct Loss::Impl : detail::Instance {
       : Instance("Loss", p, c, d, {detail::map_workspace, true, owner == WorkspaceOwner::library}) {
   }
 
+  std::byte* workspace_for(const Execution& on) const {
+    if (on.workspace == nullptr && workspace != nullptr) return workspace;
+    check_block("workspace", on.workspace, on.workspace_bytes, plan.workspace_bytes);
+    return static_cast<std::byte*>(on.workspace);
+  }
+
   void run(detail::Call& call, const Execution& on) {
     call.stream = on.stream;
     admit(call.number, [&] {
-      const bool owned = on.workspace == nullptr && workspace != nullptr;
-      if (!owned) check_block("workspace", on.workspace, on.workspace_bytes, plan.workspace_bytes);
-      call.workspace = owned ? workspace : static_cast<std::byte*>(on.workspace);
+      call.workspace = workspace_for(on);
       detail::validate_call(problem, plan, device, call);
     });
     detail::run_pass(call, plan, map, *backend, communicator.transport());
@@ -104,6 +108,15 @@ void Loss::forward_backward(const Inputs& inputs, const Outputs& outputs,
                             const Execution& on) const {
   detail::Call call{detail::Operation::forward_backward, &inputs, &outputs, &upstreams, &gradients};
   impl_->run(call, on);
+}
+
+void Loss::add_denominator(const Inputs& inputs, const Tensor& total, const Execution& on) const {
+  impl_->communicator.transport().check();
+  detail::Call call{detail::Operation::forward, &inputs, &no_outputs, &no_upstreams, &no_gradients};
+  call.stream = on.stream;
+  detail::validate_denominator(impl_->problem, impl_->plan, impl_->device, total, call);
+  call.workspace = impl_->workspace_for(on);
+  impl_->backend->add_denominator(call, total);
 }
 
 void Loss::wait(Stream stream) const { impl_->backend->wait(stream); }

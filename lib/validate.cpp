@@ -235,19 +235,11 @@ Rows count_rows(const Problem& problem, const Plan& plan, std::int64_t own,
   return rows;
 }
 
-void check_inputs(const Problem& problem, const Plan& plan, Checker& checker, Call& call) {
+// Rows, targets and their weights; call.hidden_rows is known.
+void check_targets(const Problem& problem, const Checker& checker, Call& call) {
   const Inputs& in = *call.in;
   const DType real = checker.real();
-  SHARDLOSS_REQUIRE(in.hidden.given() && in.hidden.dims() == 2,
-                    "hidden: found " + to_string(in.hidden) + ", wanted a matrix [rows, " +
-                        std::to_string(problem.hidden) + "]");
-  call.hidden_rows = in.hidden.size(0);
   call.rows = call.hidden_rows;
-  checker.check_matrix("hidden", in.hidden, {{problem.dtype}, 2, call.hidden_rows, problem.hidden});
-  checker.check_matrix("weight", in.weight, {{problem.dtype}, 2, plan.shard.width, problem.hidden});
-  if (checker.announced("bias", in.bias, problem.bias)) {
-    checker.check_dense("bias", in.bias, {{problem.dtype}, 1, plan.shard.width});
-  }
   if (in.row_index.given()) {
     SHARDLOSS_REQUIRE(problem.row_index, "row_index: given, but the problem has none");
     call.rows = in.row_index.dims() == 1 ? in.row_index.size(0) : -1;
@@ -268,6 +260,21 @@ void check_inputs(const Problem& problem, const Plan& plan, Checker& checker, Ca
   if (checker.announced("class_weights", in.class_weights, problem.class_weights)) {
     checker.check_dense("class_weights", in.class_weights, {{real}, 1, problem.vocab});
   }
+}
+
+void check_inputs(const Problem& problem, const Plan& plan, Checker& checker, Call& call) {
+  const Inputs& in = *call.in;
+  const DType real = checker.real();
+  SHARDLOSS_REQUIRE(in.hidden.given() && in.hidden.dims() == 2,
+                    "hidden: found " + to_string(in.hidden) + ", wanted a matrix [rows, " +
+                        std::to_string(problem.hidden) + "]");
+  call.hidden_rows = in.hidden.size(0);
+  checker.check_matrix("hidden", in.hidden, {{problem.dtype}, 2, call.hidden_rows, problem.hidden});
+  checker.check_matrix("weight", in.weight, {{problem.dtype}, 2, plan.shard.width, problem.hidden});
+  if (checker.announced("bias", in.bias, problem.bias)) {
+    checker.check_dense("bias", in.bias, {{problem.dtype}, 1, plan.shard.width});
+  }
+  check_targets(problem, checker, call);
   if (checker.announced("normalizer", in.normalizer, problem.normalizer)) {
     checker.check("normalizer", in.normalizer, {{real}, 0});
   }
@@ -436,6 +443,19 @@ void validate_call(const Problem& problem, const Plan& plan, Device device, Call
   call.chunks = gathers_rows(problem, plan)
                     ? cut_group_rows(call.in->rows_per_rank, plan.chunk_rows, plan.slots, plan.rank)
                     : cut_rows(call.rows, plan.chunk_rows, plan.slots);
+}
+
+void validate_denominator(const Problem& problem, const Plan& plan, Device device,
+                          const Tensor& total, Call& call) {
+  Checker checker(problem, plan, device);
+  check_stream(device, call.stream);
+  SHARDLOSS_REQUIRE(!problem.soft_targets,
+                    "add_denominator: soft targets divide by the sum of token weights");
+  SHARDLOSS_REQUIRE(call.in->targets.dims() == 1,
+                    "targets: found " + to_string(call.in->targets) + ", wanted a vector");
+  call.hidden_rows = call.in->targets.size(0);
+  check_targets(problem, checker, call);
+  checker.check("total", total, {{checker.real()}, 0});
 }
 
 void validate_embed_call(const Problem& problem, const Plan& plan, Device device,

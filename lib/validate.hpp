@@ -15,6 +15,10 @@ void validate_problem(const Problem& problem, DeviceKind device);
 /// counts, agreement words and chunks. Throws Error(invalid_argument).
 void validate_call(const Problem& problem, const Plan& plan, Device device, Call& call);
 
+/// The same for a count of ordinary rows into `total`.
+void validate_denominator(const Problem& problem, const Plan& plan, Device device,
+                          const Tensor& total, Call& call);
+
 /// The same for an embedding call.
 void validate_embed_call(const Problem& problem, const Plan& plan, Device device,
                          std::span<const std::int64_t> rows_per_rank, EmbedCall& call);

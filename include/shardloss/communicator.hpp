@@ -181,4 +181,8 @@ inline constexpr std::chrono::milliseconds longest_deadline = std::chrono::hours
 /// A group of one. Needs neither MPI nor NCCL; serves CPU and CUDA.
 SHARDLOSS_API Communicator self();
 
+/// values = the sum over the group of its ranks' values, the same bits on all of them. A scalar or
+/// a contiguous vector of floats, doubles or int64. Collective; on CUDA ordered on the stream.
+SHARDLOSS_API void sum_over(const Communicator& group, const Tensor& values, Stream stream = {});
+
 }  // namespace shardloss

@@ -24,11 +24,11 @@ struct Inputs {
   ConstTensor bias{};           ///< [V_r], Problem::dtype, contiguous; where Problem::bias
   ConstTensor targets{};        ///< [rows], int32 or int64, any stride: global vocabulary ids
   ConstTensor soft_targets{};   ///< [rows of the group, V_r], real or Problem::dtype; where
-                              ///< Problem::soft_targets
+                                ///< Problem::soft_targets
   ConstTensor token_weights{};  ///< [rows], real, any stride; not given: 1
-  ConstTensor
-      class_weights{};  ///< [V], real, contiguous, whole on every rank; where Problem::class_weights
-  ConstTensor normalizer{};  ///< scalar, real; where Problem::normalizer
+  ConstTensor class_weights{};  ///< [V], real, contiguous, whole on every rank; where
+                                ///< Problem::class_weights
+  ConstTensor normalizer{};     ///< scalar, real; where Problem::normalizer
   /// [n], int64, contiguous, no row twice; where Problem::row_index: only these rows of `hidden`
   /// are computed. The others get loss 0, target_logprob 0, correct 0, lse and entropy NaN (they
   /// are not known), argmax -1, and a zero row of the hidden gradient. Not given: all rows.
@@ -66,8 +66,8 @@ struct Upstreams {
 struct Gradients {
   Tensor hidden{};  ///< [rows, D], GradDType of the problem, unit column stride
   Tensor
-      weight;   ///< [V_r, D], likewise; padding rows are written 0, or left alone when accumulating
-  Tensor bias{};  ///< [V_r], GradDType of the weight, contiguous
+      weight;  ///< [V_r, D], likewise; padding rows are written 0, or left alone when accumulating
+  Tensor bias{};                   ///< [V_r], GradDType of the weight, contiguous
   bool accumulate_hidden = false;  ///< += instead of =
   bool accumulate_weight = false;  ///< likewise
   bool accumulate_bias = false;    ///< likewise
@@ -77,7 +77,7 @@ struct Gradients {
 /// plan().workspace_bytes, 256-byte aligned, free until the call has finished on the stream. One
 /// workspace serves one call at a time.
 struct Execution {
-  Stream stream{};                    ///< where the call is enqueued; CPU: not read
+  Stream stream{};                  ///< where the call is enqueued; CPU: not read
   void* workspace = nullptr;        ///< on the device of the Loss
   std::size_t workspace_bytes = 0;  ///< at `workspace`
 };
@@ -152,6 +152,18 @@ class SHARDLOSS_API Loss {
   /// beforehand. Collective. 6NVD operations.
   void forward_backward(const Inputs& inputs, const Outputs& outputs, const Upstreams& upstreams,
                         const Gradients& gradients, const Execution& on = {}) const;
+
+  /// total += this rank's share of the denominator of Reduction::mean: the sum of t c_y over its
+  /// ordinary rows (replicated: over all rows). Of `inputs` it looks at targets, token_weights,
+  /// class_weights and row_index. `total`: a real scalar on the device. Not collective; with
+  /// sum_over it makes the normalizer of many calls and groups without the host reading anything:
+  ///
+  ///     for (const Inputs& batch : micro_batches) loss.add_denominator(batch, total);
+  ///     sum_over(data_parallel, total);     // row_sharded: and sum_over(loss.communicator(),
+  ///     total)
+  ///
+  /// Throws Error(invalid_argument); soft targets have no such count.
+  void add_denominator(const Inputs& inputs, const Tensor& total, const Execution& on = {}) const;
 
   /// Waits for the calls on the stream and throws what they ended in: Error(invalid_target) naming
   /// row and value, or the communicator's failure. Never waits past the deadline.

@@ -90,7 +90,7 @@ struct Problem {
   GradDType grad_hidden = GradDType::same;  ///< dtype of Gradients::hidden
   GradDType grad_weight = GradDType::same;  ///< and the bias gradient's
 
-  Chunking chunking{};                                    ///< rows at a time
+  Chunking chunking{};                                  ///< rows at a time
   Accumulation accumulation = Accumulation::automatic;  ///< precision between products
   std::int64_t keep_logits =
       0;  ///< rows whose logits forward keeps for backward; rounded up to chunks

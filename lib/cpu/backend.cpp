@@ -72,6 +72,9 @@ class CpuBackend final : public Backend {
     cpu::store_grad_hidden(context_, call, chunk);
   }
   void finish(const Call& call) override { cpu::finish(context_, call); }
+  void add_denominator(const Call& call, const Tensor& total) override {
+    cpu::add_denominator(context_, call, total);
+  }
 
   void embed_open(const EmbedCall& call) override { opened(cpu::embed_open(context_, call)); }
   void embed_agree(const EmbedCall& call) override { agreed(call.workspace, 0); }

@@ -124,6 +124,13 @@ CallHeader open(const Context<Real>& context, const Call& call) {
 }
 
 template <class Real>
+void add_denominator(const Context<Real>& context, const Call& call, const Tensor& total) {
+  CallHeader header{};
+  scan_rows(context, call, header);
+  *static_cast<Real*>(total.data()) += static_cast<Real>(header.denominator);
+}
+
+template <class Real>
 void pack_rows(const Context<Real>& context, const Call& call, const Chunk& chunk) {
   const Upstreams& up = *call.up;
   RowInput<Real>* inputs = context.inputs(call, chunk) + chunk.own_begin;
@@ -152,8 +159,9 @@ void pack_rows(const Context<Real>& context, const Call& call, const Chunk& chun
   }
 }
 
-#define SHARDLOSS_INSTANTIATE(Real)                            \
-  template CallHeader open(const Context<Real>&, const Call&); \
+#define SHARDLOSS_INSTANTIATE(Real)                                                \
+  template CallHeader open(const Context<Real>&, const Call&);                     \
+  template void add_denominator(const Context<Real>&, const Call&, const Tensor&); \
   template void pack_rows(const Context<Real>&, const Call&, const Chunk&);
 SHARDLOSS_INSTANTIATE(float)
 SHARDLOSS_INSTANTIATE(double)

@@ -12,6 +12,9 @@ namespace shardloss::detail::cpu {
 /// Returns this rank's header.
 template <class Real>
 CallHeader open(const Context<Real>& context, const Call& call);
+/// total += this rank's share of the denominator.
+template <class Real>
+void add_denominator(const Context<Real>& context, const Call& call, const Tensor& total);
 template <class Real>
 void pack_rows(const Context<Real>& context, const Call& call, const Chunk& chunk);
 

@@ -41,6 +41,7 @@ class CudaBackend final : public Backend {
   void grad_weight(const Call& call, const Chunk& chunk, bool make_dlogits) override;
   void store_grad_hidden(const Call& call, const Chunk& chunk) override;
   void finish(const Call& call) override;
+  void add_denominator(const Call& call, const Tensor& total) override;
 
   void embed_open(const EmbedCall& call) override;
   void embed_agree(const EmbedCall& call) override;
@@ -83,6 +84,7 @@ class CudaBackend final : public Backend {
   InputMatrix hidden_of(const Call& call, const Chunk& chunk) const;
   void* bias_copy(std::byte* workspace) const;
   RowSelection selection(const Call& call) const;
+  OpenArguments scan_arguments(const Call& call) const;
 
   // Parts of steps.
   void write_unreached(const Call& call) const;

@@ -72,6 +72,9 @@ struct OpenArguments {
 };
 void open_call(const OpenArguments& arguments, cudaStream_t stream);
 
+/// total += the denominator that the scan finds; nothing else is touched.
+void add_denominator(const OpenArguments& arguments, float* total, cudaStream_t stream);
+
 struct AgreeArguments {
   const std::byte* exchange = nullptr;  ///< `ranks` segments
   std::int64_t segment_bytes = 0;

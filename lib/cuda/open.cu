@@ -126,6 +126,15 @@ __global__ void __launch_bounds__(threads) open_kernel(OpenArguments o, int shar
   *const_cast<volatile std::uint64_t*>(&o.mailbox->started) = header.call;
 }
 
+__global__ void __launch_bounds__(threads)
+    add_kernel(const ScanShare* shares, int count, float* total) {
+  __shared__ ScanShare shared[threads];
+  const int mine = static_cast<int>(threadIdx.x);
+  const ScanShare sum =
+      block_fold<threads>(mine < count ? shares[mine] : ScanShare{}, shared, fold_shares);
+  if (threadIdx.x == 0) *total += static_cast<float>(sum.denominator);
+}
+
 __device__ const CallHeader& header_of(const AgreeArguments& a, int rank) {
   return *reinterpret_cast<const CallHeader*>(a.exchange + rank * a.segment_bytes);
 }
@@ -191,9 +200,8 @@ __global__ void __launch_bounds__(threads) skipped_kernel(SkippedRows o) {
   }
 }
 
-}  // namespace
-
-void open_call(const OpenArguments& arguments, cudaStream_t stream) {
+// Returns the number of shares.
+int scan(const OpenArguments& arguments, cudaStream_t stream) {
   const std::int64_t looked_at =
       arguments.class_weights != nullptr && arguments.objective.vocab > arguments.rows
           ? arguments.objective.vocab
@@ -201,8 +209,21 @@ void open_call(const OpenArguments& arguments, cudaStream_t stream) {
   const unsigned blocks = blocks_for(looked_at, 4 * threads, most_scan_blocks);
   scan_kernel<<<blocks, threads, 0, stream>>>(arguments);
   SHARDLOSS_LAUNCHED("scan_kernel");
-  open_kernel<<<1, threads, 0, stream>>>(arguments, static_cast<int>(blocks));
+  return static_cast<int>(blocks);
+}
+
+}  // namespace
+
+void open_call(const OpenArguments& arguments, cudaStream_t stream) {
+  const int shares = scan(arguments, stream);
+  open_kernel<<<1, threads, 0, stream>>>(arguments, shares);
   SHARDLOSS_LAUNCHED("open_kernel");
+}
+
+void add_denominator(const OpenArguments& arguments, float* total, cudaStream_t stream) {
+  const int shares = scan(arguments, stream);
+  add_kernel<<<1, threads, 0, stream>>>(arguments.shares, shares, total);
+  SHARDLOSS_LAUNCHED("add_kernel");
 }
 
 void agree_call(const AgreeArguments& arguments, cudaStream_t stream) {

@@ -51,17 +51,29 @@ RowSelection CudaBackend::selection(const Call& call) const {
           !gathers()};
 }
 
-void CudaBackend::open(const Call& call) {
-  const ProfileRange range("open");
-  const DeviceGuard guard(device_.index);
+// What the scan of the targets needs.
+OpenArguments CudaBackend::scan_arguments(const Call& call) const {
   OpenArguments o;
   o.select = selection(call);
   o.rows = call.rows;
   o.targets = input_vector(call.in->targets);
   o.weights = input_vector(call.in->token_weights);
   o.class_weights = reals_of(call.in->class_weights);
-  o.normalizer = reals_of(call.in->normalizer);
   o.objective = objective_;
+  o.shares = in<ScanShare>(call.workspace, Buffer::row_scratch);
+  return o;
+}
+
+void CudaBackend::add_denominator(const Call& call, const Tensor& total) {
+  const DeviceGuard guard(device_.index);
+  cuda::add_denominator(scan_arguments(call), data_of<float>(total), stream_of(call.stream));
+}
+
+void CudaBackend::open(const Call& call) {
+  const ProfileRange range("open");
+  const DeviceGuard guard(device_.index);
+  OpenArguments o = scan_arguments(call);
+  o.normalizer = reals_of(call.in->normalizer);
   o.reduction = problem_.reduction;
   o.hash = !gathers();
   o.whole = !gathers();
@@ -72,7 +84,6 @@ void CudaBackend::open(const Call& call) {
   o.calls = &state()->calls;
   o.mailbox = mailbox();
   o.scalars = scalars(call.workspace);
-  o.shares = in<ScanShare>(call.workspace, Buffer::row_scratch);
   open_call(o, stream_of(call.stream));
   if (problem_.bias) {
     convert(call.in->bias.data(), problem_.dtype, bias_copy(call.workspace), plan_.logits_dtype,
