@@ -107,7 +107,8 @@ Comparison compare_values(const std::string& output, std::span<const double> got
   for (std::size_t i = 0; i < want.size(); ++i) {
     const auto row = static_cast<std::int64_t>(i);
     if (!both_finite(got[i], want[i])) {
-      if (!same_special(got[i], want[i])) keep_worst(worst, infinity, row, -1, got[i], want[i]);
+      const double share = same_special(got[i], want[i]) ? 0 : infinity;
+      keep_worst(worst, share, row, -1, got[i], want[i]);
       continue;
     }
     const double error = std::abs(got[i] - want[i]);

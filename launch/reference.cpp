@@ -136,7 +136,8 @@ void put_outputs(const ReferenceProblem& p, Row& row, double factor, ReferenceRe
   out.lse[i] = row.lse;
   out.entropy[i] = row.lse - row.mean;
   out.argmax[i] = std::max_element(row.z.begin(), row.z.end()) - row.z.begin();
-  if (row.kind == RowKind::invalid) out.row_loss[i] = out.target_logprob[i] = nan;
+  if (row.kind == RowKind::invalid)
+    out.row_loss[i] = out.target_logprob[i] = out.cross_entropy = nan;
   if (row.kind != RowKind::ordinary) return;
 
   row.weights = target_weights(p, row.index);

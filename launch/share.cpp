@@ -125,7 +125,7 @@ DType real_of(const Problem& problem) {
 }
 
 DType grad_dtype(GradDType choice, DType dtype) {
-  return choice == GradDType::float32 ? DType::float32 : dtype;
+  return choice == GradDType::float32 && dtype != DType::float64 ? DType::float32 : dtype;
 }
 
 Share read_share(const Source& source, const Options& options, const Problem& problem, int rank,

@@ -31,7 +31,7 @@ struct Share {
 
 /// The dtype of statistics, losses and upstream gradients.
 DType real_of(const Problem& problem);
-/// The dtype of a gradient that is asked for.
+/// The dtype of a gradient that is asked for; float64 problems have no other.
 DType grad_dtype(GradDType choice, DType dtype);
 
 /// Throws Error(invalid_argument) where split or row index do not fit.

@@ -57,8 +57,8 @@ inline constexpr double logit_growth = 0.5;
 /// precision from terms that carry the rounding of a product of D terms.
 inline constexpr double formation_coefficient = 16;
 
-/// Logit gradients are rounded to the problem's dtype before their product; where the product's
-/// terms cancel, that rounding does not.
+/// Logit gradients are rounded to the problem's dtype before their product, and carry what the
+/// rounding of their logits did to them; where the product's terms cancel, that does not.
 inline constexpr double storage_coefficient = 1;
 
 /// Adding to what a gradient buffer held rounds once in its dtype, and so does reading it.
@@ -87,7 +87,7 @@ inline Allowed allowed(const Problem& problem, DType logits, double magnitude, d
   out.value = value_coefficient(problem.dtype) * e + growth;
   out.gradient = gradient_coefficient(problem.dtype) * e * compact + growth;
   out.formed = formation_coefficient * real;
-  out.rounded = storage_coefficient * e * compact;
+  out.rounded = storage_coefficient * e * compact + growth;
   out.logit = (eps(logits) + formation_coefficient * real) * magnitude;
   const DType stored = problem.grad_weight == GradDType::float32 ? DType::float32 : problem.dtype;
   out.accumulate = accumulation_coefficient * eps(stored);

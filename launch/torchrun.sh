@@ -13,7 +13,7 @@ if ! command -v torchrun > /dev/null; then
   echo "torchrun is not here: pip install torch" >&2
   exit 1
 fi
-gpus="$(nvidia-smi --list-gpus 2> /dev/null | wc -l)"
+gpus="$({ nvidia-smi --list-gpus 2> /dev/null || true; } | wc -l)"
 processes="${PROCESSES:-$((gpus > 0 ? gpus : $(nproc)))}"
 cores="$(nproc)"
 export OMP_NUM_THREADS="${OMP_NUM_THREADS:-$((cores / processes > 0 ? cores / processes : 1))}"

@@ -1,0 +1,118 @@
+#include "report.hpp"
+
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <fstream>
+
+#include "shardloss/error.hpp"
+
+namespace shardloss::launch {
+
+Json to_json(const Problem& p) {
+  return {{"max_rows", p.max_rows},
+          {"hidden", p.hidden},
+          {"vocab", p.vocab},
+          {"vocab_padded", p.vocab_padded},
+          {"dtype", name(p.dtype)},
+          {"layout", name(p.layout)},
+          {"reduction", name(p.reduction)},
+          {"ignore_index", p.ignore_index},
+          {"logit_scale", p.logit_scale},
+          {"softcap", p.softcap},
+          {"label_smoothing", p.label_smoothing},
+          {"label_smoothing_form", name(p.label_smoothing_form)},
+          {"z_loss", p.z_loss},
+          {"bias", p.bias},
+          {"class_weights", p.class_weights},
+          {"soft_targets", p.soft_targets},
+          {"normalizer", p.normalizer},
+          {"entropy", p.entropy},
+          {"grad_hidden", name(p.grad_hidden)},
+          {"grad_weight", name(p.grad_weight)},
+          {"accumulation", name(p.accumulation)}};
+}
+
+Json to_json(const Plan& plan) {
+  Json buffers = Json::array(), gemms = Json::array(), collectives = Json::array();
+  for (const PlannedBuffer& b : plan.buffers)
+    buffers.push_back({{"name", b.name}, {"offset", b.offset}, {"bytes", b.bytes}});
+  for (const PlannedGemm& g : plan.gemms)
+    gemms.push_back(
+        {{"name", g.name}, {"m", g.m}, {"n", g.n}, {"k", g.k}, {"algorithm", g.algorithm}});
+  for (const PlannedCollective& c : plan.collectives)
+    collectives.push_back({{"way", c.way},
+                           {"name", c.name},
+                           {"kind", c.kind},
+                           {"formula", c.formula},
+                           {"calls", c.calls},
+                           {"bytes", c.bytes}});
+  return {{"device", name(plan.device)},
+          {"rank", plan.rank},
+          {"ranks", plan.ranks},
+          {"shard",
+           {{"first", plan.shard.first}, {"width", plan.shard.width}, {"vocab", plan.shard.vocab}}},
+          {"widest", plan.widest},
+          {"chunk_rows", plan.chunk_rows},
+          {"chunks", plan.chunks},
+          {"slots", plan.slots},
+          {"logits_dtype", name(plan.logits_dtype)},
+          {"grad_hidden_partial_dtype", name(plan.grad_hidden_partial_dtype)},
+          {"kept_rows", plan.kept_rows},
+          {"workspace_bytes", plan.workspace_bytes},
+          {"saved_bytes", plan.saved_bytes},
+          {"forward_backward_flops", plan.forward_backward_flops},
+          {"forward_flops", plan.forward_flops},
+          {"backward_flops", plan.backward_flops},
+          {"buffers", buffers},
+          {"gemms", gemms},
+          {"collectives", collectives}};
+}
+
+std::vector<RankFigures> exchange(const Communicator& host, const RankFigures& mine) {
+  std::vector<RankFigures> all(static_cast<std::size_t>(host.size()));
+  host.transport().exchange_host(&mine, all.data(), sizeof mine);
+  return all;
+}
+
+Json to_json(const std::vector<RankFigures>& ranks) {
+  RankFigures most;
+  std::int64_t bytes = 0;
+  Json each = Json::array();
+  for (const RankFigures& r : ranks) {
+    most.seconds = std::max(most.seconds, r.seconds);
+    most.workspace_bytes = std::max(most.workspace_bytes, r.workspace_bytes);
+    most.collective_calls = std::max(most.collective_calls, r.collective_calls);
+    bytes += r.collective_bytes;
+    each.push_back({{"seconds", r.seconds},
+                    {"workspace_bytes", r.workspace_bytes},
+                    {"resident_bytes", r.resident_bytes},
+                    {"collective_calls", r.collective_calls},
+                    {"collective_bytes", r.collective_bytes}});
+  }
+  return {{"seconds", most.seconds},
+          {"peak_workspace_bytes", most.workspace_bytes},
+          {"collective_calls", most.collective_calls},
+          {"collective_bytes", bytes},
+          {"ranks", each}};
+}
+
+std::int64_t peak_resident_bytes() {
+  struct rusage usage {};
+  getrusage(RUSAGE_SELF, &usage);
+  return static_cast<std::int64_t>(usage.ru_maxrss) * 1024;
+}
+
+void write_text(const std::string& path, const std::string& text) {
+  const std::string temporary = path + ".partial";
+  std::ofstream file(temporary, std::ios::trunc);
+  file << text;
+  file.close();
+  if (!file || std::rename(temporary.c_str(), path.c_str()) != 0) {
+    (void)std::remove(temporary.c_str());
+    throw Error(ErrorCode::invalid_argument, path + ": cannot be written, wanted a file to write");
+  }
+}
+
+}  // namespace shardloss::launch
