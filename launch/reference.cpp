@@ -95,7 +95,8 @@ struct Row {
   std::int64_t index = 0;
   RowKind kind = RowKind::ordinary;
   std::vector<double> u, z, probability, weights;
-  double lse = 0, mean = 0;  // mean: E_p[z]
+  double max = 0, log_sum = 0;  // lse = max + log_sum
+  double lse = 0, mean = 0;     // mean: E_p[z - max], small where z is large
 };
 
 Row softmax_row(const ReferenceProblem& p, std::int64_t index) {
@@ -104,13 +105,14 @@ Row softmax_row(const ReferenceProblem& p, std::int64_t index) {
   row.kind = kind_of(p, index);
   row.u = products(p, index);
   row.z = logits(p, row.u);
-  const double max = *std::max_element(row.z.begin(), row.z.end());
+  row.max = *std::max_element(row.z.begin(), row.z.end());
   double sum = 0;
-  for (const double z : row.z) sum += std::exp(z - max);
-  row.lse = max + std::log(sum);
+  for (const double z : row.z) sum += std::exp(z - row.max);
+  row.log_sum = std::log(sum);
+  row.lse = row.max + row.log_sum;
   for (const double z : row.z) {
-    row.probability.push_back(std::exp(z - row.lse));
-    row.mean += times(row.probability.back(), z);
+    row.probability.push_back(std::exp(z - row.max) / sum);
+    row.mean += times(row.probability.back(), z - row.max);
   }
   return row;
 }
@@ -134,7 +136,7 @@ double denominator_of(const ReferenceProblem& p, const std::vector<std::int64_t>
 void put_outputs(const ReferenceProblem& p, Row& row, double factor, ReferenceResult& out) {
   const auto i = static_cast<std::size_t>(row.index);
   out.lse[i] = row.lse;
-  out.entropy[i] = row.lse - row.mean;
+  out.entropy[i] = row.log_sum - row.mean;
   out.argmax[i] = std::max_element(row.z.begin(), row.z.end()) - row.z.begin();
   if (row.kind == RowKind::invalid)
     out.row_loss[i] = out.target_logprob[i] = out.cross_entropy = nan;
@@ -180,13 +182,13 @@ Derivative derivative(const ReferenceProblem& p, const Row& row, std::size_t v, 
   const double g_entropy = at(p.upstream_entropy, i, 0.0);
 
   const double terms[] = {
-      g * mass * probability,                     // d(mass lse)
-      -g * row.weights[v],                        // d(-sum weight z)
-      g * 2 * p.z_loss * row.lse * probability,   // d(k lse^2)
-      g_lse * probability,                        // d lse
-      hit ? g_logprob : 0.0,                      // d(z_y - lse)
-      -g_logprob * probability,                   //
-      -g_entropy * probability * (z - row.mean),  // d(lse - E[z])
+      g * mass * probability,                               // d(mass lse)
+      -g * row.weights[v],                                  // d(-sum weight z)
+      g * 2 * p.z_loss * row.lse * probability,             // d(k lse^2)
+      g_lse * probability,                                  // d lse
+      hit ? g_logprob : 0.0,                                // d(z_y - lse)
+      -g_logprob * probability,                             //
+      -g_entropy * probability * (z - row.max - row.mean),  // d(lse - E[z])
   };
   Derivative out;
   for (const double term : terms) {
