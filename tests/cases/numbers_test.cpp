@@ -1,6 +1,7 @@
 // Cases of sections C and D: precision, indexing, bad targets and numbers that are not finite.
 #include <cmath>
 #include <cstdlib>
+#include <cstring>
 #include <limits>
 
 #include "elements.hpp"
