@@ -8,6 +8,7 @@
 
 #include "expect_error.hpp"
 #include "fault_call.hpp"
+#include "shardloss/embedding.hpp"
 
 namespace shardloss::test {
 namespace {

@@ -2,6 +2,9 @@
 /// A transport that delays collectives, or misbehaves once at a chosen step.
 #pragma once
 
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <chrono>
 #include <csignal>
 #include <cstdint>
