@@ -34,7 +34,9 @@ TEST_F(Cases, T23_ErrorOfHiddenGradientDoesNotGrowWithTheVocabulary) {
     Problem problem = plain_problem(3, 8, vocab, DType::bfloat16);
     problem.grad_hidden = GradDType::float32;
     problem.grad_weight = GradDType::none;
-    return hidden_error(fill(problem, ranks(), 1), communicator());
+    Sample sample = fill(problem, ranks(), 1);
+    sample.data.targets = {0, vocab - 1, vocab / 2};
+    return hidden_error(sample, communicator());
   };
   const double small = error(3072);
   const double large = error(262144);

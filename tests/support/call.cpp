@@ -92,18 +92,23 @@ void Tensors::place_inputs(const Sample& sample, int rank) {
     class_weights.write(data.class_weights);
   }
   if (problem_.normalizer) {
-    normalizer = DeviceArray(real, 1, 1, device_);
+    normalizer = DeviceArray::one(real, device_);
     normalizer.write(std::vector<double>{*data.normalizer});
   }
 }
 
 DeviceArray Tensors::per_row(const std::vector<double>& values, int rank, const Sample& sample) {
   if (values.empty()) return {};
-  const bool whole = values.size() == 1 && sample.data.rows != 1;
-  const std::vector<double> own = whole ? values : slice(values, sample.first_row(rank), rows_);
-  DeviceArray array(real_dtype(problem_), static_cast<std::int64_t>(own.size()),
-                    whole ? 1 : style_.value_stride, device_);
-  array.write(own);
+  // One value serves all rows, unless there is but one row and it has a loss of its own.
+  const bool serves_all =
+      values.size() == 1 && (sample.data.rows != 1 || problem_.reduction != Reduction::none);
+  if (serves_all) {
+    DeviceArray array = DeviceArray::one(real_dtype(problem_), device_);
+    array.write(values);
+    return array;
+  }
+  DeviceArray array(real_dtype(problem_), rows_, style_.value_stride, device_);
+  array.write(slice(values, sample.first_row(rank), rows_));
   return array;
 }
 
@@ -132,7 +137,7 @@ void Tensors::place_outputs(const Sample&) {
   const auto rows = [&](DType dtype) {
     return DeviceArray(dtype, rows_, style_.value_stride, device_);
   };
-  loss = problem_.reduction == Reduction::none ? rows(real) : DeviceArray(real, 1, 1, device_);
+  loss = problem_.reduction == Reduction::none ? rows(real) : DeviceArray::one(real, device_);
   row_loss = rows(real);
   lse = rows(real);
   if (!problem_.soft_targets) {
@@ -141,9 +146,9 @@ void Tensors::place_outputs(const Sample&) {
   }
   if (problem_.entropy) entropy = rows(real);
   argmax = rows(DType::int64);
-  counted_rows = DeviceArray(DType::int64, 1, 1, device_);
-  cross_entropy = DeviceArray(real, 1, 1, device_);
-  z_loss = DeviceArray(real, 1, 1, device_);
+  counted_rows = DeviceArray::one(DType::int64, device_);
+  cross_entropy = DeviceArray::one(real, device_);
+  z_loss = DeviceArray::one(real, device_);
 }
 
 void Tensors::place_gradients(const Sample&) {
@@ -173,7 +178,7 @@ void Tensors::reset() {
 }
 
 void Tensors::set_upstream(double value) {
-  up_loss = DeviceArray(real_dtype(problem_), 1, 1, device_);
+  up_loss = DeviceArray::one(real_dtype(problem_), device_);
   up_loss.write(std::vector<double>{value});
 }
 
@@ -186,19 +191,16 @@ Inputs Tensors::inputs() const {
   in.soft_targets = soft_targets.tensor();
   in.token_weights = token_weights.tensor();
   in.class_weights = class_weights.tensor();
-  in.normalizer = normalizer.scalar();
+  in.normalizer = normalizer.tensor();
   in.row_index = row_index.tensor();
   in.rows_per_rank = rows_per_rank_;
   return in;
 }
 
 ConstTensor Tensors::upstream(const DeviceArray& array) const {
-  if (array.empty()) return {};
-  const bool per_row = array.elements() != 1;
-  if (per_row || (rows_ == 1 && problem_.reduction == Reduction::none)) return array.tensor();
-  if (style_.expand && &array != &up_loss)
-    return ConstTensor(array.data(), real_dtype(problem_), rows_, 0, device_);
-  return array.scalar();
+  const Tensor view = array.tensor();
+  if (!view.given() || view.dims() == 1 || !style_.expand || &array == &up_loss) return view;
+  return ConstTensor(array.data(), view.dtype(), rows_, 0, device_);
 }
 
 Upstreams Tensors::upstreams() const {
@@ -208,16 +210,16 @@ Upstreams Tensors::upstreams() const {
 Outputs Tensors::outputs() const {
   Outputs out;
   if (!style_.outputs) return out;
-  out.loss = problem_.reduction == Reduction::none ? loss.tensor() : loss.scalar();
+  out.loss = loss.tensor();
   out.row_loss = row_loss.tensor();
   out.lse = lse.tensor();
   out.target_logprob = target_logprob.tensor();
   out.entropy = entropy.tensor();
   out.argmax = argmax.tensor();
   out.correct = correct.tensor();
-  out.counted_rows = counted_rows.scalar();
-  out.cross_entropy = cross_entropy.scalar();
-  out.z_loss = z_loss.scalar();
+  out.counted_rows = counted_rows.tensor();
+  out.cross_entropy = cross_entropy.tensor();
+  out.z_loss = z_loss.tensor();
   return out;
 }
 

@@ -125,6 +125,12 @@ DeviceArray::DeviceArray(DType dtype, std::int64_t rows, std::int64_t columns,
   allocate();
 }
 
+DeviceArray DeviceArray::one(DType dtype, Device device) {
+  DeviceArray array(dtype, 1, 1, device);
+  array.dims_ = 0;
+  return array;
+}
+
 DeviceArray::~DeviceArray() {
   if (memory_ != nullptr) free_bytes(memory_, device_);
 }
@@ -230,13 +236,9 @@ bool DeviceArray::intact() const {
 
 Tensor DeviceArray::tensor() const {
   if (memory_ == nullptr) return {};
+  if (dims_ == 0) return {data_, dtype_, device_};
   if (dims_ == 2) return {data_, dtype_, {rows_, columns_}, {row_stride_, 1}, device_};
   return {data_, dtype_, rows_, row_stride_, device_};
-}
-
-Tensor DeviceArray::scalar() const {
-  if (memory_ == nullptr) return {};
-  return {data_, dtype_, device_};
 }
 
 }  // namespace shardloss::test

@@ -31,6 +31,8 @@ class DeviceArray {
   DeviceArray() = default;
   /// A vector.
   DeviceArray(DType dtype, std::int64_t size, std::int64_t stride = 1, Device device = {});
+  /// A scalar.
+  static DeviceArray one(DType dtype, Device device);
   /// A matrix of unit column stride.
   DeviceArray(DType dtype, std::int64_t rows, std::int64_t columns, std::int64_t row_stride,
               Device device);
@@ -50,8 +52,6 @@ class DeviceArray {
   bool intact() const;
 
   Tensor tensor() const;
-  /// The first element as a scalar.
-  Tensor scalar() const;
   void* data() const { return data_; }
   std::int64_t elements() const { return rows_ * columns_; }
   bool empty() const { return memory_ == nullptr; }
