@@ -125,17 +125,21 @@ Comparison compare_values(const std::string& output, std::span<const double> got
 Comparison compare_gradient(const std::string& output, std::span<const double> got,
                             std::span<const double> want, std::int64_t columns,
                             const ReferenceTerms& terms, const tolerance::Allowed& allowed,
-                            std::span<const double> before) {
+                            double smallest, std::span<const double> before) {
   if (got.size() != want.size()) return wrong_size(output, got.size(), want.size());
   Comparison worst;
   worst.output = output;
   worst.mistrusted = mostly_zero(want);
   Squares sums;
   const auto width = static_cast<std::size_t>(columns);
+  const double root = std::sqrt(static_cast<double>(columns));
   for (std::size_t i = 0; width > 0 && i * width < want.size(); ++i) {
     const RowErrors row = row_errors(got.subspan(i * width, width), want.subspan(i * width, width),
                                      before.empty() ? before : before.subspan(i * width, width));
-    const double floor = allowed.formed * terms.formed[i] + allowed.rounded * terms.rounded[i];
+    const double floor = allowed.formed * terms.formed[i] + allowed.rounded * terms.rounded[i] +
+                         allowed.perturbed * terms.perturbed[i] +
+                         allowed.underflow * terms.largest * terms.factors[i] +
+                         (terms.factors[i] == 0 ? 0 : smallest * root);
     const double allowance =
         std::max(tolerance::row_factor * allowed.gradient * std::sqrt(row.sums.want), floor) +
         allowed.accumulate * std::sqrt(row.sums.kept);

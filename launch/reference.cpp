@@ -162,10 +162,11 @@ void put_outputs(const ReferenceProblem& p, Row& row, double factor, ReferenceRe
   out.correct[i] = out.argmax[i] == p.targets[i] ? 1 : 0;
 }
 
-/// The gradient of everything with respect to u_v, and the sum of the absolute values in it.
+/// The gradient of everything with respect to u_v, and how it answers to rounding.
 struct Derivative {
   double value = 0;
-  double formed = 0;
+  double formed = 0;     ///< sum of the absolute values that make it up
+  double perturbed = 0;  ///< bound of its change for a relative one of the logits, over that
 };
 
 Derivative derivative(const ReferenceProblem& p, const Row& row, std::size_t v, double mass,
@@ -195,6 +196,12 @@ Derivative derivative(const ReferenceProblem& p, const Row& row, std::size_t v, 
     out.value += term;
     out.formed += std::abs(term);
   }
+  // d p_v = p_v (dz_v - sum_j p_j dz_j), the coefficients change with lse and E[z].
+  out.perturbed =
+      probability *
+      ((1 - probability) * (std::abs(g * (mass + 2 * p.z_loss * row.lse)) + std::abs(g_lse) +
+                            std::abs(g_logprob) + std::abs(g_entropy * (z - row.max - row.mean))) +
+       std::abs(2 * g * p.z_loss) + std::abs(g_entropy));
   double slope = p.logit_scale;
   if (p.softcap != 0) {
     const double cosh = std::cosh(p.logit_scale * row.u[v] / p.softcap);
@@ -202,7 +209,16 @@ Derivative derivative(const ReferenceProblem& p, const Row& row, std::size_t v, 
   }
   out.value *= slope;
   out.formed *= std::abs(p.logit_scale);
+  out.perturbed *= std::abs(slope);
+  if (p.softcap != 0) out.perturbed += std::abs(out.value);  // the slope changes too
   return out;
+}
+
+void add_terms(ReferenceTerms& terms, std::size_t row, const Derivative& g, double factor) {
+  terms.formed[row] += g.formed * factor;
+  terms.rounded[row] += g.value * g.value * factor * factor;
+  terms.perturbed[row] += g.perturbed * g.perturbed * factor * factor;
+  terms.factors[row] += factor * factor;
 }
 
 void put_gradients(const ReferenceProblem& p, const Row& row, double factor, ReferenceResult& out) {
@@ -211,23 +227,22 @@ void put_gradients(const ReferenceProblem& p, const Row& row, double factor, Ref
   double mass = 0;
   for (const double weight : row.weights) mass += weight;
   std::vector<Derivative> du(row.z.size());
-  for (std::size_t v = 0; v < du.size(); ++v) du[v] = derivative(p, row, v, mass, factor);
+  for (std::size_t v = 0; v < du.size(); ++v) {
+    du[v] = derivative(p, row, v, mass, factor);
+    for (auto* terms : {&out.hidden_terms, &out.weight_terms, &out.bias_terms})
+      terms->largest = std::max(terms->largest, du[v].formed);
+  }
 
   const double* x = p.hidden.data() + row.index * d;
   double* dx = out.grad_hidden.data() + row.index * d;
   const double x_norm = norm(x, d);
-  double formed = 0, rounded = 0;
+  const auto i = static_cast<std::size_t>(row.index);
   for (std::int64_t v = 0; v < p.vocab; ++v) {
-    const double value = du[static_cast<std::size_t>(v)].value;
+    const Derivative& g = du[static_cast<std::size_t>(v)];
     const double* w = p.weight.data() + v * d;
-    for (std::int64_t k = 0; k < d; ++k) dx[k] += value * w[k];
-    const double w_norm = norm(w, d);
-    formed += du[static_cast<std::size_t>(v)].formed * w_norm;
-    rounded += value * value * w_norm * w_norm;
+    for (std::int64_t k = 0; k < d; ++k) dx[k] += g.value * w[k];
+    add_terms(out.hidden_terms, i, g, norm(w, d));
   }
-  out.hidden_terms.formed[static_cast<std::size_t>(row.index)] = formed;
-  out.hidden_terms.rounded[static_cast<std::size_t>(row.index)] = std::sqrt(rounded);
-
 #pragma omp parallel for if (p.vocab * d > 1 << 16)
   for (std::int64_t v = 0; v < p.vocab; ++v) {
     const auto at_v = static_cast<std::size_t>(v);
@@ -235,11 +250,20 @@ void put_gradients(const ReferenceProblem& p, const Row& row, double factor, Ref
     double* dw = out.grad_weight.data() + v * d;
     for (std::int64_t k = 0; k < d; ++k) dw[k] += g.value * x[k];
     out.grad_bias[at_v] += g.value;
-    out.weight_terms.formed[at_v] += g.formed * x_norm;
-    out.weight_terms.rounded[at_v] += g.value * g.value * x_norm * x_norm;
-    out.bias_terms.formed[at_v] += g.formed;
-    out.bias_terms.rounded[at_v] += g.value * g.value;
+    add_terms(out.weight_terms, at_v, g, x_norm);
+    add_terms(out.bias_terms, at_v, g, 1);
   }
+}
+
+ReferenceTerms sized_terms(std::size_t rows) {
+  const std::vector<double> zeros(rows);
+  return {zeros, zeros, zeros, zeros, 0};
+}
+
+/// Sums of squares become norms.
+void finish_terms(ReferenceTerms& terms) {
+  for (auto* values : {&terms.rounded, &terms.perturbed, &terms.factors})
+    for (double& value : *values) value = std::sqrt(value);
 }
 
 ReferenceResult sized_result(const ReferenceProblem& p) {
@@ -257,9 +281,9 @@ ReferenceResult sized_result(const ReferenceProblem& p) {
   out.grad_weight.assign(v * d, 0);
   out.grad_bias.assign(v, 0);
   out.row_terms.assign(n, 0);
-  out.hidden_terms = {std::vector<double>(n), std::vector<double>(n)};
-  out.weight_terms = {std::vector<double>(v), std::vector<double>(v)};
-  out.bias_terms = {std::vector<double>(v), std::vector<double>(v)};
+  out.hidden_terms = sized_terms(n);
+  out.weight_terms = sized_terms(v);
+  out.bias_terms = sized_terms(v);
   return out;
 }
 
@@ -297,8 +321,7 @@ ReferenceResult reference(const ReferenceProblem& p) {
     sum += out.row_loss[static_cast<std::size_t>(i)];
     out.logit_magnitude = std::max(out.logit_magnitude, magnitude(p, row));
   }
-  for (double& value : out.weight_terms.rounded) value = std::sqrt(value);
-  for (double& value : out.bias_terms.rounded) value = std::sqrt(value);
+  for (auto* terms : {&out.hidden_terms, &out.weight_terms, &out.bias_terms}) finish_terms(*terms);
 
   // Nothing counts: the loss is 0, unless a row is invalid, which is never hidden.
   out.loss = p.reduction == Reduction::none ? out.row_loss : std::vector<double>{sum * factor};

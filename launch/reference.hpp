@@ -44,13 +44,21 @@ struct ReferenceProblem {
   double z_loss = 0.0;
 };
 
-/// How large the terms are that add up to each row of a gradient. Where they cancel, rounding is
-/// relative to them and not to the sum; tolerance.hpp says how much that allows.
+/// What each row of a gradient is added up from: products of a logit gradient with a factor (a row
+/// of the weight for the hidden gradient, of the hidden states for the weight's, 1 for the bias's).
+/// Where they cancel, rounding is relative to them and not to the sum; tolerance.hpp says how much
+/// that allows.
 struct ReferenceTerms {
   /// Sum of the absolute values that a logit gradient is formed from, times the factor's norm.
   std::vector<double> formed;
-  /// Root of the sum of squares of the logit gradients themselves, times the factor's norm.
+  /// Root of the sum of squares of logit gradient times factor's norm.
   std::vector<double> rounded;
+  /// The same of what a logit gradient changes by per relative change of the exponentials.
+  std::vector<double> perturbed;
+  /// Root of the sum of squares of the factors' norms.
+  std::vector<double> factors;
+  /// The largest value that any logit gradient is formed from.
+  double largest = 0;
 };
 
 /// What the library should answer, to within rounding.

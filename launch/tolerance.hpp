@@ -57,21 +57,36 @@ inline constexpr double logit_growth = 0.5;
 /// precision from terms that carry the rounding of a product of D terms.
 inline constexpr double formation_coefficient = 16;
 
-/// Logit gradients are rounded to the problem's dtype before their product, and carry what the
-/// rounding of their logits did to them; where the product's terms cancel, that does not.
+/// Logit gradients are rounded to the problem's dtype before their product; where the product's
+/// terms cancel, that rounding does not.
 inline constexpr double storage_coefficient = 1;
+
+/// A column's exponential and the sum over its row may be off in opposite directions; where what
+/// they make cancels against other terms or rows, that remains.
+inline constexpr double perturbation_coefficient = 2;
+
+/// fp16 ends at 2^-24: a chunk's logit gradients lie within a power of two chosen so that the
+/// largest is near 2^10, and what is 2^-30 of it is surely still there.
+inline constexpr double underflow_coefficient = 0x1p-30;
+
+/// Half the smallest fp16 number: how far a gradient written in fp16 may be off at the least.
+inline constexpr double smallest_coefficient = 0x1p-25;
 
 /// Adding to what a gradient buffer held rounds once in its dtype, and so does reading it.
 inline constexpr double accumulation_coefficient = 2;
 
 /// What is allowed to one problem.
 struct Allowed {
-  double value = 0;       ///< relative, over a whole per-row output or a scalar
-  double gradient = 0;    ///< relative, over a whole gradient
-  double formed = 0;      ///< of the sum of the absolute values of what cancels
-  double rounded = 0;     ///< of the root of the sum of squares of rounded logit gradients
-  double logit = 0;       ///< absolute: how far a logit, and with it lse, may be off
-  double accumulate = 0;  ///< of the value in a gradient buffer that was added to
+  double value = 0;            ///< relative, over a whole per-row output or a scalar
+  double gradient = 0;         ///< relative, over a whole gradient
+  double formed = 0;           ///< of ReferenceTerms::formed, or of what a row loss is made of
+  double rounded = 0;          ///< of ReferenceTerms::rounded
+  double logit = 0;            ///< absolute: how far a logit, and with it lse, may be off
+  double accumulate = 0;       ///< of the value in a gradient buffer that was added to
+  double perturbed = 0;        ///< of ReferenceTerms::perturbed
+  double underflow = 0;        ///< of ReferenceTerms::largest times its factors
+  double smallest_hidden = 0;  ///< absolute, of each element of the hidden gradient
+  double smallest_weight = 0;  ///< of the weight and bias gradients
 };
 
 /// `logits`: dtype of the chunk (Plan::logits_dtype). `magnitude`: ReferenceResult's
@@ -80,17 +95,26 @@ struct Allowed {
 inline Allowed allowed(const Problem& problem, DType logits, double magnitude, double sums) {
   const double e = eps(problem.dtype), real = eps(real_of(problem.dtype));
   const double growth = logit_growth * eps(logits) * magnitude;
+  const bool compact = problem.accumulation == Accumulation::compact;
   // Roundings of partial sums in the short dtype are independent: their squares add up.
-  const double compact =
-      problem.accumulation == Accumulation::compact ? 1 + std::sqrt(std::max(sums, 1.0)) : 1;
+  const double spread = compact ? 1 + std::sqrt(std::max(sums, 1.0)) : 1;
   Allowed out;
   out.value = value_coefficient(problem.dtype) * e + growth;
-  out.gradient = gradient_coefficient(problem.dtype) * e * compact + growth;
+  out.gradient = gradient_coefficient(problem.dtype) * e * spread + growth;
   out.formed = formation_coefficient * real;
-  out.rounded = storage_coefficient * e * compact + growth;
+  out.rounded = storage_coefficient * e * spread;
   out.logit = (eps(logits) + formation_coefficient * real) * magnitude;
-  const DType stored = problem.grad_weight == GradDType::float32 ? DType::float32 : problem.dtype;
-  out.accumulate = accumulation_coefficient * eps(stored);
+  out.perturbed = perturbation_coefficient * out.logit;
+  const bool stored_short = problem.grad_weight != GradDType::float32;
+  out.accumulate = accumulation_coefficient * eps(stored_short ? problem.dtype : DType::float32);
+  if (problem.dtype == DType::float16) {
+    out.underflow = underflow_coefficient;
+    const auto smallest = [&](GradDType grad) {
+      return compact || grad != GradDType::float32 ? smallest_coefficient * sums : 0;
+    };
+    out.smallest_hidden = smallest(problem.grad_hidden);
+    out.smallest_weight = smallest(problem.grad_weight);
+  }
   return out;
 }
 
