@@ -72,7 +72,8 @@ inline constexpr double underflow_coefficient = 0x1p-30;
 /// Half the smallest fp16 number: how far a gradient written in fp16 may be off at the least.
 inline constexpr double smallest_coefficient = 0x1p-25;
 
-/// Adding to what a gradient buffer held rounds once in its dtype, and so does reading it.
+/// Adding to what a gradient buffer held rounds in its dtype: once, or with every chunk where the
+/// chunks are added straight into it.
 inline constexpr double accumulation_coefficient = 2;
 
 /// What is allowed to one problem.
@@ -105,8 +106,11 @@ inline Allowed allowed(const Problem& problem, DType logits, double magnitude, d
   out.rounded = storage_coefficient * e * spread;
   out.logit = (eps(logits) + formation_coefficient * real) * magnitude;
   out.perturbed = perturbation_coefficient * out.logit;
-  const bool stored_short = problem.grad_weight != GradDType::float32;
-  out.accumulate = accumulation_coefficient * eps(stored_short ? problem.dtype : DType::float32);
+  const DType stored =
+      problem.grad_weight == GradDType::float32 ? real_of(problem.dtype) : problem.dtype;
+  const bool straight = compact || size_of(stored) > 2;
+  out.accumulate =
+      accumulation_coefficient * eps(stored) * (straight ? std::sqrt(std::max(sums, 1.0)) : 1);
   if (problem.dtype == DType::float16) {
     out.underflow = underflow_coefficient;
     const auto smallest = [&](GradDType grad) {
