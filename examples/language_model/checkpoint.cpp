@@ -56,14 +56,13 @@ void Trainer::resume(const std::string& path) {
 }
 
 void Trainer::save_states(const std::string& path) {
-  // The first tensor group's part of one batch.
-  const Share replica{
-      0, std::min(share(batch_, options_.micro_batches, 0).count, held_out_.sequences())};
-  World one_replica = world_;
-  one_replica.data = shardloss::self();
-  const World::Part part =
-      one_replica.part_of({0, share(replica.count, world_.data.size(), 0).count});
-  const std::int64_t rows = share(replica.count, world_.data.size(), 0).count * options_.length;
+  // What one tensor group computes at a time; the other groups compute the same and stay silent.
+  World alone = world_;
+  alone.data = shardloss::self();
+  const std::int64_t sequences =
+      std::min(head_sizes().max_targets / options_.length, held_out_.sequences());
+  const std::int64_t rows = sequences * options_.length;
+  const World::Part part = alone.part_of({0, sequences});
   const GroupBatch group = group_batch(held_out_.in_order(part.mine), part);
   head_->embed(group, embedded_);
   const auto& hidden = layers_.forward(embedded_, group.batch.sequences);

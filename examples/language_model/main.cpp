@@ -101,10 +101,10 @@ int main(int argc, char** argv) {
       return curves_agree(options.compare[0], options.compare[1], options.tolerance) ? 0 : 1;
     return run(options, job);
   } catch (const UsageError& error) {
-    if (job.rank() == 0) std::cerr << "language_model: " << error.text << std::endl;
+    if (job.rank() == 0) std::cerr << "language_model: " + error.text + "\n";
     return 2;
   } catch (const std::exception& error) {
-    std::cerr << "language_model: rank " << job.rank() << ": " << error.what() << std::endl;
+    std::cerr << "language_model: rank " + std::to_string(job.rank()) + ": " + error.what() + "\n";
     if (job.size() > 1) job.abort(1);
     return 1;
   }

@@ -37,7 +37,7 @@ po::options_description training_options(Options& o) {
   add("learning-rate", po::value(&o.learning_rate)->default_value(0.006, "0.006"),
       "highest; warms up and decays");
   add("weight-decay", po::value(&o.weight_decay)->default_value(0.01, "0.01"), "of AdamW");
-  add("evaluate-every", po::value(&o.evaluate_every)->default_value(100),
+  add("evaluate-every", po::value(&o.evaluate_every)->default_value(50),
       "steps between two looks at the held-out part");
   return group;
 }

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 
@@ -27,7 +28,7 @@ void Progress::show(const State& state) {
   const double now = seconds();
   if (!speaks_ || (now < next_ && state.share < 1)) return;
   next_ = now + (bar_ ? seconds_between_frames : seconds_between_lines);
-  const double left = state.share > 0 ? now / state.share - now : 0;
+  const double left = state.share > 0 ? std::max(now / state.share - now, 0.0) : 0;
   std::string bar;
   if (bar_) {
     const int full = static_cast<int>(state.share * bar_columns);
