@@ -63,7 +63,7 @@ struct OpenArguments {
   Reduction reduction = Reduction::mean;
   bool hash = false;                            ///< replicated: ranks compare their targets
   bool whole = false;                           ///< this rank's rows are the group's
-  CallHeader header;                            ///< the words that the host knows
+  CallHeader header{};                          ///< the words that the host knows
   std::byte* exchange[2] = {nullptr, nullptr};  ///< this rank's segment of each slot
   std::uint64_t* calls = nullptr;               ///< how many calls the object has seen
   Mailbox* mailbox = nullptr;
