@@ -12,8 +12,10 @@
 #include <algorithm>
 #include <barrier>
 #include <chrono>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <random>
 #include <thread>
 #include <vector>
 
@@ -87,10 +89,25 @@ class Product {
     CUDA(cudaMalloc(&u_, static_cast<std::size_t>(rows * vocab) * 2));
     CUDA(cudaMalloc(&w_, static_cast<std::size_t>(vocab * hidden) * 4));
     CUDA(cudaMalloc(&scratch_, scratch_bytes_));
-    // Any finite bit pattern that is not constant: alternating bytes give values near 1.
-    CUDA(cudaMemset(x_, 0x3d, static_cast<std::size_t>(rows * hidden) * 2));
-    CUDA(cudaMemset(u_, 0x3b, static_cast<std::size_t>(rows * vocab) * 2));
+    fill(x_, rows * hidden);
+    fill(u_, rows * vocab);
   }
+  // bf16 numbers of both signs between 0.5 and 4: constant data would run faster than real data
+  // does.
+  static void fill(void* data, std::int64_t count) {
+    constexpr std::int64_t block = 1 << 20;
+    std::vector<std::uint16_t> values(block);
+    std::minstd_rand random(1);
+    for (std::uint16_t& value : values) {
+      value = static_cast<std::uint16_t>((random() & 0x8000U) | (0x3f00U + random() % 0x0180U));
+    }
+    auto* to = static_cast<std::uint16_t*>(data);
+    for (std::int64_t first = 0; first < count; first += block) {
+      const auto bytes = static_cast<std::size_t>(std::min(block, count - first)) * 2;
+      CUDA(cudaMemcpy(to + first, values.data(), bytes, cudaMemcpyHostToDevice));
+    }
+  }
+
   void run(cudaStream_t stream) {
     const float one = 1.0F;
     const float zero = 0.0F;
