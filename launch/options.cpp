@@ -223,9 +223,11 @@ void check_together(const Options& options) {
     wrong("found --upstream and --upstream-scale, wanted one of them");
   if (options.targets.given() && options.soft_targets.given())
     wrong("found --targets and --soft-targets, wanted one of them");
-  if (options.command == Command::run &&
-      (!options.hidden.given() || !options.weight.given() ||
-       !(options.targets.given() || options.soft_targets.given())))
+  const bool files = options.command == Command::run ||
+                     options.hidden.kind == TensorOption::Kind::file ||
+                     options.weight.kind == TensorOption::Kind::file;
+  if (files && (!options.hidden.given() || !options.weight.given() ||
+                !(options.targets.given() || options.soft_targets.given())))
     wrong(
         "found no --hidden, --weight or targets, wanted --hidden F:NAME --weight F:NAME and "
         "--targets F:NAME or --soft-targets F:NAME");

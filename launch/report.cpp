@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <filesystem>
 #include <fstream>
 
 #include "shardloss/error.hpp"
@@ -104,15 +105,28 @@ std::int64_t peak_resident_bytes() {
   return static_cast<std::int64_t>(usage.ru_maxrss) * 1024;
 }
 
+namespace {
+
+[[noreturn]] void refuse_path(const std::string& path, const std::string& temporary) {
+  (void)std::remove(temporary.c_str());
+  throw Error(ErrorCode::invalid_argument, path + ": cannot be written, wanted a file to write");
+}
+
+}  // namespace
+
+void check_writable(const std::string& path) {
+  const std::string temporary = path + ".partial";
+  std::ofstream file(temporary, std::ios::trunc);
+  if (!file || std::filesystem::is_directory(path)) refuse_path(path, temporary);
+  (void)std::remove(temporary.c_str());
+}
+
 void write_text(const std::string& path, const std::string& text) {
   const std::string temporary = path + ".partial";
   std::ofstream file(temporary, std::ios::trunc);
   file << text;
   file.close();
-  if (!file || std::rename(temporary.c_str(), path.c_str()) != 0) {
-    (void)std::remove(temporary.c_str());
-    throw Error(ErrorCode::invalid_argument, path + ": cannot be written, wanted a file to write");
-  }
+  if (!file || std::rename(temporary.c_str(), path.c_str()) != 0) refuse_path(path, temporary);
 }
 
 }  // namespace shardloss::launch

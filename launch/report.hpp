@@ -36,6 +36,9 @@ Json to_json(const std::vector<RankFigures>& ranks);
 /// The most memory this process held so far.
 std::int64_t peak_resident_bytes();
 
+/// Throws Error(invalid_argument) where write_text would, before anything is computed.
+void check_writable(const std::string& path);
+
 /// Writes to a temporary name first. Throws Error(invalid_argument).
 void write_text(const std::string& path, const std::string& text);
 

@@ -58,12 +58,12 @@ class OutputFile {
 
 /// What a person wants to know at once.
 void print_summary(const Results& results, const Share& share, double seconds) {
-  const double counted = results.counted_rows.doubles().at(0);
+  const std::int64_t counted = results.counted_rows.integers().at(0);
   std::string loss = "per row";
   if (share.problem.reduction != Reduction::none)
     loss = std::to_string(results.loss.doubles().at(0));
-  std::printf("loss %s over %.0f of %lld rows, %.3f s\n", loss.c_str(), counted,
-              static_cast<long long>(share.total_rows), seconds);
+  std::printf("loss %s over %lld of %lld rows, %.3f s\n", loss.c_str(),
+              static_cast<long long>(counted), static_cast<long long>(share.total_rows), seconds);
 }
 
 Json report(const Loss& loss, const std::vector<RankFigures>& figures, const Results& results) {
@@ -82,6 +82,7 @@ int run_command(World& world, const Options& options) {
   const Communicator& host = world.host();
   const Device device = device_of(world, options);
   const Share share = together(host, [&] {
+    if (world.rank() == 0 && !options.report.empty()) check_writable(options.report);
     const auto source = open_files(options);
     return read_share(*source, options, complete_problem(options, source.get()), world.rank(),
                       world.size());

@@ -230,6 +230,10 @@ int verify_many(World& world, const Options& options) {
 }  // namespace
 
 int verify_command(World& world, const Options& options) {
+  together(world.host(), [&] {
+    if (world.rank() == 0 && !options.report.empty()) check_writable(options.report);
+    return true;
+  });
   return options.random > 0 ? verify_many(world, options) : verify_once(world, options);
 }
 
