@@ -140,12 +140,12 @@ class MemoryLimit {
 
 TEST(Construction, AFailedAllocationOfOneRankIsOutOfMemoryOnAll) {
   const Communicator group_of_all = from_mpi(MPI_COMM_WORLD, 10s);
-  Problem problem = plain_problem(20000, 8, 40000);
-  problem.chunking = {Chunking::Rule::rows, 20000};  // logits of 3.2 GB over all ranks
+  Problem problem = plain_problem(8000, 8, 20000);
+  problem.chunking = {Chunking::Rule::rows, 8000};  // logits of 640 MB over all ranks
   for (const int odd : {0, ranks() - 1}) {
     const Outcome result = outcome([&] {
       std::optional<MemoryLimit> limit;
-      if (rank() == odd) limit.emplace(64u << 20);
+      if (rank() == odd) limit.emplace(32u << 20);
       Loss(problem, group_of_all);
     });
     EXPECT_EQ(name(result.code()), name(ErrorCode::out_of_memory)) << result.text();
