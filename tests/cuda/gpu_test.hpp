@@ -1,0 +1,50 @@
+/// \file
+/// The fixture of tests that are about GPUs: one GPU a rank, or skipped with the reason.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdlib>
+#include <stdexcept>
+#include <string>
+
+#include "rank_test.hpp"
+
+namespace shardloss::test {
+
+/// These tests run on GPUs, whatever the environment says.
+inline const int gpu_chosen = setenv("SHARDLOSS_TEST_DEVICE", "cuda", 1);
+
+inline void require_cuda(cudaError_t status, const char* call) {
+  if (status == cudaSuccess) return;
+  cudaGetLastError();
+  throw std::runtime_error(std::string(call) + ": " + cudaGetErrorName(status) + ", " +
+                           cudaGetErrorString(status));
+}
+
+/// Throws where a CUDA call of a test fails: the fixture or the peer reports it.
+#define SHARDLOSS_TEST_CUDA_CALL(call) ::shardloss::test::require_cuda((call), #call)
+
+inline cudaStream_t test_cuda_stream() { return static_cast<cudaStream_t>(test_stream().handle); }
+
+class GpuTest : public RankTest {
+ protected:
+  void SetUp() override {
+    int gpus = 0;
+    if (cudaGetDeviceCount(&gpus) != cudaSuccess || gpus == 0) GTEST_SKIP() << "no GPU";
+    if (gpus < ranks()) GTEST_SKIP() << "needs " << ranks() << " GPUs, found " << gpus;
+    SHARDLOSS_TEST_CUDA_CALL(cudaSetDevice(device().index));
+    RankTest::SetUp();
+  }
+};
+
+/// Of the device under test.
+inline std::size_t free_memory() {
+  std::size_t free = 0;
+  std::size_t total = 0;
+  SHARDLOSS_TEST_CUDA_CALL(cudaDeviceSynchronize());
+  SHARDLOSS_TEST_CUDA_CALL(cudaMemGetInfo(&free, &total));
+  return free;
+}
+
+}  // namespace shardloss::test
