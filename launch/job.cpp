@@ -19,9 +19,9 @@ void prepare(HostArray& array, const HostArray& before) {
 
 }  // namespace
 
-Job::Job(const Loss& loss, const Share& share, Way way)
+Job::Job(const Loss& loss, const Share& share, Way way, Answers answers)
     : loss_(loss), share_(share), way_(way), staging_(loss.device()) {
-  make_results();
+  make_results(answers);
   const Share& s = share_;
   inputs_.hidden = staging_.in(s.hidden);
   inputs_.weight = staging_.in(s.weight);
@@ -57,23 +57,25 @@ Job::Job(const Loss& loss, const Share& share, Way way)
   if (way_ == Way::two_step) saved_.emplace(loss_.make_saved());
 }
 
-void Job::make_results() {
+void Job::make_results(Answers answers) {
   const Problem& p = share_.problem;
   const DType real = real_of(p);
   const std::vector<std::int64_t> rows = {share_.rows};
   Results& r = results_;
   r.loss = HostArray(real, p.reduction == Reduction::none ? rows : std::vector<std::int64_t>{});
-  r.row_loss = HostArray(real, rows);
   r.lse = HostArray(real, rows);
-  r.argmax = HostArray(DType::int64, rows);
-  if (!p.soft_targets) {
-    r.target_logprob = HostArray(real, rows);
-    r.correct = HostArray(DType::uint8, rows);
+  if (answers == Answers::all) {
+    r.row_loss = HostArray(real, rows);
+    r.argmax = HostArray(DType::int64, rows);
+    if (!p.soft_targets) {
+      r.target_logprob = HostArray(real, rows);
+      r.correct = HostArray(DType::uint8, rows);
+    }
+    if (p.entropy) r.entropy = HostArray(real, rows);
+    r.counted_rows = HostArray(DType::int64, {});
+    r.cross_entropy = HostArray(real, {});
+    r.z_loss = HostArray(real, {});
   }
-  if (p.entropy) r.entropy = HostArray(real, rows);
-  r.counted_rows = HostArray(DType::int64, {});
-  r.cross_entropy = HostArray(real, {});
-  r.z_loss = HostArray(real, {});
   if (p.grad_hidden != GradDType::none)
     r.grad_hidden = HostArray(grad_dtype(p.grad_hidden, p.dtype), {share_.rows, p.hidden});
   if (p.grad_weight == GradDType::none) return;
@@ -98,6 +100,16 @@ std::optional<std::string> Job::run() {
   seconds_ = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   staging_.fetch();
   return invalid_;
+}
+
+void Job::enqueue() {
+  const Execution on{.stream = staging_.stream(), .workspace = nullptr, .workspace_bytes = 0};
+  if (way_ == Way::fused) {
+    loss_.forward_backward(inputs_, outputs_, upstreams_, gradients_, on);
+    return;
+  }
+  loss_.forward(inputs_, outputs_, &*saved_, on);
+  loss_.backward(inputs_, *saved_, upstreams_, gradients_, on);
 }
 
 void Job::call() {

@@ -33,20 +33,30 @@ struct Piece {
 /// The results of a rank, the same list in the same order on every rank.
 std::vector<Piece> pieces(const Results& results, const Share& share);
 
+/// Which outputs a job asks for beside the gradients.
+enum class Answers : std::uint8_t {
+  all,       ///< everything that the problem has
+  training,  ///< the loss, and each row's lse
+};
+
 /// Runs a share's problem as often as asked for.
 class Job {
  public:
-  Job(const Loss& loss, const Share& share, Way way);
+  Job(const Loss& loss, const Share& share, Way way, Answers answers = Answers::all);
 
   /// Computes once. Outputs hold NaN before, or what gradients are added to. Returns the text of
   /// Error(invalid_target) where there was one; throws every other.
   std::optional<std::string> run();
 
+  /// The calls alone, into whatever the outputs hold; on CUDA they are only enqueued.
+  void enqueue();
+  Stream stream() const { return staging_.stream(); }
+
   const Results& results() const { return results_; }
   double seconds() const { return seconds_; }  ///< of the last run, without copies
 
  private:
-  void make_results();
+  void make_results(Answers answers);
   void call();
 
   const Loss& loss_;

@@ -157,8 +157,10 @@ void take_way(const Values& values, Options& out) {
   });
   const std::vector<std::pair<std::string, GradDType>> grads = {{"same", GradDType::same},
                                                                 {"float32", GradDType::float32}};
+  // A bench is of training with a float32 main gradient, where nothing else is said.
+  if (out.command == Command::bench) problem.grad_weight = GradDType::float32;
   values.choice("grad-dtype", problem.grad_hidden, grads);
-  problem.grad_weight = problem.grad_hidden;
+  values.choice("grad-dtype", problem.grad_weight, grads);
   auto parts = grads;
   parts.emplace_back("none", GradDType::none);
   values.choice("grad-hidden-dtype", problem.grad_hidden, parts);

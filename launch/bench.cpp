@@ -1,0 +1,172 @@
+// `shardloss bench`: which problems, and what their rows look like.
+#include "bench.hpp"
+
+#include <algorithm>
+#include <cstdio>
+#include <sstream>
+
+#include "shardloss/error.hpp"
+
+namespace shardloss::launch {
+namespace {
+
+struct NamedDType {
+  const char* name;
+  DType dtype;
+};
+constexpr NamedDType dtype_names[] = {{"fp32", DType::float32},  {"f32", DType::float32},
+                                      {"bf16", DType::bfloat16}, {"fp16", DType::float16},
+                                      {"f16", DType::float16},   {"fp64", DType::float64},
+                                      {"f64", DType::float64}};
+
+[[noreturn]] void refuse_problem(const std::string& text) {
+  refuse("problem", text, "a name such as N8192_D4096_V128256_tp2_bf16_C2048");
+}
+
+/// Takes one part of the name; false where it is none.
+bool take_part(const std::string& part, Options& options, int& tp) {
+  const auto number = [&](std::size_t skip) {
+    return parse_integer("problem", part.substr(skip), 1);
+  };
+  for (const NamedDType& known : dtype_names) {
+    if (part != known.name) continue;
+    options.compute_dtype = known.dtype;
+    return true;
+  }
+  if (part.starts_with("tp"))
+    tp = static_cast<int>(number(2));
+  else if (part.starts_with("N"))
+    options.rows = number(1);
+  else if (part.starts_with("D"))
+    options.hidden_size = number(1);
+  else if (part.starts_with("V"))
+    options.problem.vocab = options.problem.vocab_padded = number(1);
+  else if (part.starts_with("C"))
+    options.problem.chunking = {Chunking::Rule::rows, number(1)};
+  else
+    return false;
+  return true;
+}
+
+std::string short_name(DType dtype) {
+  for (const NamedDType& known : dtype_names)
+    if (known.dtype == dtype) return known.name;
+  return "";
+}
+
+Json bench_one(World& world, const Options& options) {
+  if (options.device == DeviceKind::cuda) return bench_cuda(world, options);
+  return options.dense ? bench_dense(world, options) : bench_cpu(world, options);
+}
+
+/// The problems in order, each at every chunk size of the sweep.
+std::vector<Options> problems_of(const Options& options, int ranks) {
+  std::vector<std::string> names = options.problems;
+  std::vector<Options> out;
+  if (names.empty()) out.push_back(options);
+  for (const std::string& name : names) out.push_back(bench_options(options, name, ranks));
+  if (options.sweep.empty()) return out;
+  std::vector<Options> swept;
+  for (const Options& one : out) {
+    for (const std::int64_t rows : options.sweep) {
+      swept.push_back(one);
+      swept.back().problem.chunking = {Chunking::Rule::rows, rows};
+    }
+  }
+  return swept;
+}
+
+}  // namespace
+
+Options bench_options(const Options& options, const std::string& text, int ranks) {
+  Options out = options;
+  std::istringstream stream(text);
+  int tp = ranks;
+  out.rows = out.hidden_size = out.problem.vocab = 0;
+  for (std::string part; std::getline(stream, part, '_');)
+    if (!take_part(part, out, tp)) refuse_problem(text);
+  if (out.rows == 0 || out.hidden_size == 0 || out.problem.vocab == 0) refuse_problem(text);
+  if (tp != ranks) refuse("problem", text, "tp" + std::to_string(ranks) + ", the number of ranks");
+  return out;
+}
+
+std::string bench_name(const Problem& problem, const Plan& plan) {
+  return "N" + std::to_string(problem.max_rows) + "_D" + std::to_string(problem.hidden) + "_V" +
+         std::to_string(problem.vocab) + "_tp" + std::to_string(plan.ranks) + "_" +
+         short_name(problem.dtype) + "_C" + std::to_string(plan.chunk_rows);
+}
+
+double Times::median() const {
+  std::vector<double> sorted = seconds;
+  if (sorted.empty()) return 0;
+  std::sort(sorted.begin(), sorted.end());
+  const std::size_t half = sorted.size() / 2;
+  return sorted.size() % 2 == 1 ? sorted[half] : 0.5 * (sorted[half - 1] + sorted[half]);
+}
+
+double Times::p95() const {
+  std::vector<double> sorted = seconds;
+  if (sorted.empty()) return 0;
+  std::sort(sorted.begin(), sorted.end());
+  return sorted[(sorted.size() * 95 + 99) / 100 - 1];
+}
+
+double slowest(const Communicator& host, double seconds) {
+  std::vector<double> all(static_cast<std::size_t>(host.size()));
+  host.transport().exchange_host(&seconds, all.data(), sizeof seconds);
+  return *std::max_element(all.begin(), all.end());
+}
+
+void barrier(const Communicator& host) { (void)slowest(host, 0); }
+
+Json timing_json(const Times& times, double flops, std::int64_t rows) {
+  const double median = times.median();
+  return {{"median_ms", 1e3 * median},
+          {"p95_ms", 1e3 * times.p95()},
+          {"gflops_per_second", 1e-9 * flops / median},
+          {"tokens_per_second", static_cast<double>(rows) / median},
+          {"ms", [&] {
+             Json all = Json::array();
+             for (const double seconds : times.seconds) all.push_back(1e3 * seconds);
+             return all;
+           }()}};
+}
+
+BenchData make_bench_data(World& world, const Options& options) {
+  return together(world.host(), [&] {
+    if (!is_made_up(options))
+      refuse("hidden", options.hidden.file, "made-up data: a bench reads no files");
+    if (options.row_index.given() || !options.accumulate_into.empty())
+      refuse("row-index", "random", "all rows: a bench computes whole problems");
+    BenchData data;
+    data.options = options;
+    const auto shards = make_shards(complete_problem(options, nullptr), world.size());
+    data.source = make_up(options, shards);
+    data.share = read_share(*data.source, options, complete_problem(options, data.source.get()),
+                            world.rank(), world.size());
+    return data;
+  });
+}
+
+int bench_command(World& world, const Options& options) {
+  if (!options.report.empty() || !options.svg.empty())
+    together(world.host(), [&] {
+      for (const std::string& path : {options.report, options.svg})
+        if (world.rank() == 0 && !path.empty()) check_writable(path);
+      return true;
+    });
+  Json rows = Json::array();
+  bool right = true;
+  for (const Options& one : problems_of(options, world.size())) {
+    rows.push_back(bench_one(world, one));
+    right = right && rows.back().value("right", true);
+  }
+  if (world.rank() == 0) {
+    const Json report = {{"command", "bench"}, {"rows", rows}};
+    if (!options.report.empty()) write_text(options.report, report.dump(2) + "\n");
+    if (!options.svg.empty()) draw_curve(options.svg, rows);
+  }
+  return right ? status_good : status_wrong;
+}
+
+}  // namespace shardloss::launch

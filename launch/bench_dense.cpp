@@ -1,0 +1,90 @@
+// `shardloss bench --dense`: the way that holds all logits, with the same BLAS, for comparison of
+// memory and time. One process, float32, mean, hard targets.
+#include <cblas.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+
+#include "bench.hpp"
+#include "shardloss/error.hpp"
+
+namespace shardloss::launch {
+namespace {
+
+/// Logits become their gradient in place; returns the mean loss.
+double softmax_gradient(std::vector<float>& logits, const std::vector<std::int64_t>& targets,
+                        std::int64_t vocab, std::int64_t ignore_index) {
+  const auto rows = static_cast<std::int64_t>(targets.size());
+  const auto ordinary = [&](std::int64_t i) {
+    return targets[static_cast<std::size_t>(i)] != ignore_index;
+  };
+  std::int64_t counted = 0;
+  for (std::int64_t i = 0; i < rows; ++i) counted += ordinary(i) ? 1 : 0;
+  const float factor = counted == 0 ? 0.0f : 1.0f / static_cast<float>(counted);
+  double loss = 0;
+#pragma omp parallel for reduction(+ : loss)
+  for (std::int64_t i = 0; i < rows; ++i) {
+    float* z = logits.data() + i * vocab;
+    const float max = *std::max_element(z, z + vocab);
+    double sum = 0;
+    for (std::int64_t v = 0; v < vocab; ++v) sum += std::exp(z[v] - max);
+    const float lse = max + static_cast<float>(std::log(sum));
+    const std::int64_t y = targets[static_cast<std::size_t>(i)];
+    const float g = ordinary(i) ? factor : 0.0f;
+    if (ordinary(i)) loss += (lse - z[y]) * factor;
+    for (std::int64_t v = 0; v < vocab; ++v) z[v] = g * std::exp(z[v] - lse);
+    if (ordinary(i)) z[y] -= g;
+  }
+  return loss;
+}
+
+}  // namespace
+
+Json bench_dense(World& world, const Options& options) {
+  if (world.size() != 1)
+    refuse("dense", std::to_string(world.size()) + " ranks", "one: the dense way is not sharded");
+  const BenchData data = make_bench_data(world, options);
+  const Problem& problem = data.share.problem;
+  if (problem.dtype != DType::float32 || problem.soft_targets || problem.bias)
+    refuse("dense", "other options", "float32 and hard targets without bias");
+  const std::int64_t n = data.share.rows, v = problem.vocab, d = problem.hidden;
+  const auto* x = static_cast<const float*>(data.share.hidden.data());
+  const auto* w = static_cast<const float*>(data.share.weight.data());
+  const auto targets = data.share.targets.integers();
+  std::vector<float> logits(static_cast<std::size_t>(n * v));
+  std::vector<float> grad_hidden(static_cast<std::size_t>(n * d));
+  std::vector<float> grad_weight(static_cast<std::size_t>(v * d));
+  const auto rows = static_cast<blasint>(n), vocab = static_cast<blasint>(v),
+             size = static_cast<blasint>(d);
+  Times times;
+  double loss = 0;
+  for (std::int64_t i = -options.warmup; i < options.iterations; ++i) {
+    const auto start = std::chrono::steady_clock::now();
+    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, rows, vocab, size, 1, x, size, w, size, 0,
+                logits.data(), vocab);
+    loss = softmax_gradient(logits, targets, v, problem.ignore_index);
+    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, rows, size, vocab, 1, logits.data(),
+                vocab, w, size, 0, grad_hidden.data(), size);
+    cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, vocab, size, rows, 1, logits.data(), vocab,
+                x, size, 0, grad_weight.data(), size);
+    const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
+    if (i >= 0) times.seconds.push_back(seconds.count());
+  }
+  const double flops =
+      6.0 * static_cast<double>(n) * static_cast<double>(v) * static_cast<double>(d);
+  const Json row = {{"problem", "N" + std::to_string(n) + "_D" + std::to_string(d) + "_V" +
+                                    std::to_string(v) + "_dense"},
+                    {"device", "cpu"},
+                    {"loss", loss},
+                    {"pass", timing_json(times, flops, n)},
+                    {"memory", {{"resident_bytes", peak_resident_bytes()}}}};
+  std::printf("%-36s pass %9.2f ms (p95 %9.2f)  loss %.6f  resident at most %.1f MiB\n",
+              row["problem"].get<std::string>().c_str(), row["pass"]["median_ms"].get<double>(),
+              row["pass"]["p95_ms"].get<double>(), loss,
+              static_cast<double>(peak_resident_bytes()) / (1 << 20));
+  return row;
+}
+
+}  // namespace shardloss::launch
