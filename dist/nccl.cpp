@@ -119,9 +119,7 @@ Communicator split_nccl(const Communicator& parent, int color, int key) {
         detail::create_bounded("ncclCommSplit", handle->device(), parent.deadline(), split);
     return wrap(comm, handle->device(), true, true, parent.deadline());
   } catch (const Error& error) {
-    const Error first = transport->fail(error);
-    transport->abort();
-    throw first;
+    throw transport->fail(error);
   }
 }
 

@@ -107,11 +107,10 @@ void NcclTransport::drain() {
   Patience patience;
   while (!failed() && cudaStreamQuery(stream_) == cudaErrorNotReady) {
     if (patience.waited() > deadline()) {
-      Watchdog::of_process().end(
-          *this, Error(ErrorCode::timeout,
-                       waited_for("outstanding collectives at the end of the communicator",
-                                  patience.waited(), deadline()),
-                       true));
+      fail(Error(ErrorCode::timeout,
+                 waited_for("outstanding collectives at the end of the communicator",
+                            patience.waited(), deadline()),
+                 true));
       return;
     }
     patience.pause();
@@ -142,7 +141,7 @@ std::optional<Error> NcclTransport::asynchronous_error() {
 }
 
 void NcclTransport::end(const Error& error) {
-  fail(error);
+  Transport::fail(error);
   handle_->abort();
 }
 
@@ -150,25 +149,21 @@ void NcclTransport::watch(Mailbox* mailbox) { Watchdog::of_process().watch(*this
 
 void NcclTransport::unwatch(Mailbox* mailbox) { Watchdog::of_process().unwatch(*this, *mailbox); }
 
-void NcclTransport::abort() {
-  Transport::abort();
-  Watchdog::of_process().end(*this, Error(ErrorCode::peer, "abort() was called", true));
-}
-
-// Errors of this rank's own thread. Where the watchdog was first, its error is the one that counts.
-
-void NcclTransport::fail_and_end(const Error& error) {
+// The watchdog calls end(), after it has told the mailboxes.
+Error NcclTransport::fail(const Error& error) {
   Watchdog::of_process().end(*this, error);
-  throw fail(error);
+  return Transport::fail(error);
 }
+
+// Where the watchdog was first, its error is the one that counts.
 
 void NcclTransport::require(ncclResult_t result, const char* call) {
-  if (result != ncclSuccess) fail_and_end(nccl_error(result, call));
+  if (result != ncclSuccess) throw fail(nccl_error(result, call));
 }
 
 void NcclTransport::require(cudaError_t status, const char* call) {
   if (status == cudaSuccess) return;
-  fail_and_end(
+  throw fail(
       Error(ErrorCode::device,
             std::string(call) + ": " + cudaGetErrorName(status) + ", " + cudaGetErrorString(status),
             true));
@@ -271,15 +266,11 @@ void NcclTransport::exchange_piece(const std::byte* mine, std::byte* all, std::s
                           stream_),
           "cudaMemcpyAsync");
   require(cudaEventRecord(ready_, stream_), "cudaEventRecord");
-  try {
-    poll(*this, "all ranks to exchange their settings", [&] {
-      const cudaError_t status = cudaEventQuery(ready_);
-      if (status != cudaErrorNotReady) require(status, "cudaEventQuery");
-      return status == cudaSuccess;
-    });
-  } catch (const Error& error) {
-    fail_and_end(error);
-  }
+  poll(*this, "all ranks to exchange their settings", [&] {
+    const cudaError_t status = cudaEventQuery(ready_);
+    if (status != cudaErrorNotReady) require(status, "cudaEventQuery");
+    return status == cudaSuccess;
+  });
   for (std::size_t rank = 0; rank < ranks; ++rank) {
     std::memcpy(all + rank * stride, exchange_pinned_ + rank * bytes, bytes);
   }

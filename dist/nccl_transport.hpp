@@ -38,7 +38,8 @@ class NcclTransport final : public Transport, private Watched {
   void wait(Ticket ticket, Stream compute) override;
   void watch(Mailbox* mailbox) override;
   void unwatch(Mailbox* mailbox) override;
-  void abort() override;
+  /// Ends what is outstanding as well.
+  Error fail(const Error& error) override;
 
   const std::shared_ptr<NcclHandle>& handle() const noexcept { return handle_; }
 
@@ -54,7 +55,6 @@ class NcclTransport final : public Transport, private Watched {
   template <class F>
   Ticket collective(const char* what, std::int64_t contributed_bytes, Stream compute, F&& enqueue);
   void exchange_piece(const std::byte* mine, std::byte* all, std::size_t bytes, std::size_t stride);
-  [[noreturn]] void fail_and_end(const Error& error);
   void require(ncclResult_t result, const char* call);
   void require(cudaError_t status, const char* call);
   void drain();

@@ -103,19 +103,19 @@ class SHARDLOSS_API Transport {
   virtual void abort();
 
   /// Throws the first error again once the communicator has failed.
-  void check() const;
+  virtual void check() const;
   /// Whether a fatal error has been recorded.
-  bool failed() const noexcept { return failed_.load(std::memory_order_acquire); }
+  virtual bool failed() const noexcept { return failed_.load(std::memory_order_acquire); }
   /// Records a fatal error, the first one for good, prints one line about it to stderr, and writes
   /// the last steps to the file named by SHARDLOSS_STEP_LOG (with ".rank<r>" appended) where it is
   /// set. Returns the error that counts, which names the step.
-  Error fail(const Error& error);
+  virtual Error fail(const Error& error);
 
   /// Notes where the pass is, for the messages and the record of the last 64 steps.
   virtual void note_step(const char* name, std::uint64_t call, std::int64_t chunk) noexcept;
 
   /// What has been sent so far.
-  Traffic traffic() const noexcept;
+  virtual Traffic traffic() const noexcept;
 
  protected:
   /// Counts one collective of this rank.

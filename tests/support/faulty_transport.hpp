@@ -51,10 +51,6 @@ class FaultyTransport final : public Transport {
         fault_(std::move(fault)),
         delay_(delay) {}
 
-  ~FaultyTransport() override {
-    if (failed()) inner_.abort();
-  }
-
   /// Collectives started so far.
   std::int64_t collectives() const { return collectives_; }
   /// Whether the misdeed has been done.
@@ -64,12 +60,12 @@ class FaultyTransport final : public Transport {
   std::string_view kind() const noexcept override { return to().kind(); }
 
   void exchange_host(const void* mine, void* all, std::size_t bytes) override {
-    forward([&] { to().exchange_host(mine, all, bytes); });
+    to().exchange_host(mine, all, bytes);
   }
 
   Ticket all_gather(void* data, std::span<const std::int64_t> bytes, Stream compute) override {
     const auto own = static_cast<std::size_t>(rank());
-    return start(bytes[own], [&](bool altered) {
+    return start([&](bool altered) {
       std::vector<std::int64_t> sizes(bytes.begin(), bytes.end());
       if (altered) sizes[own] /= 2;
       return to().all_gather(data, sizes, compute);
@@ -77,17 +73,14 @@ class FaultyTransport final : public Transport {
   }
 
   Ticket all_reduce(void* data, std::int64_t elements, DType dtype, Stream compute) override {
-    const auto width = static_cast<std::int64_t>(size_of(dtype));
-    return start(elements * width, [&](bool altered) {
+    return start([&](bool altered) {
       return to().all_reduce(data, altered ? elements / 2 : elements, dtype, compute);
     });
   }
 
   Ticket reduce_scatter(void* data, std::span<const std::int64_t> counts, DType dtype,
                         Stream compute) override {
-    std::int64_t elements = 0;
-    for (const std::int64_t part : counts) elements += part;
-    return start(elements * static_cast<std::int64_t>(size_of(dtype)), [&](bool altered) {
+    return start([&](bool altered) {
       std::vector<std::int64_t> sizes(counts.begin(), counts.end());
       if (altered) {
         for (std::int64_t& size : sizes) size /= 2;
@@ -105,19 +98,20 @@ class FaultyTransport final : public Transport {
       to().progress();
       std::this_thread::sleep_for(std::chrono::microseconds(100));
     }
-    forward([&, inner = inner_ticket] { to().wait(inner, compute); });
+    to().wait(inner_ticket, compute);
   }
 
   void progress() override { to().progress(); }
   void watch(Mailbox* mailbox) override { to().watch(mailbox); }
   void unwatch(Mailbox* mailbox) override { to().unwatch(mailbox); }
-  void abort() override {
-    inner_.abort();
-    Transport::abort();
-  }
+  // The state is the other transport's, so that its watchdog's findings show here.
+  void abort() override { to().abort(); }
+  void check() const override { to().check(); }
+  bool failed() const noexcept override { return to().failed(); }
+  Error fail(const Error& error) override { return to().fail(error); }
+  Traffic traffic() const noexcept override { return to().traffic(); }
 
   void note_step(const char* name, std::uint64_t call, std::int64_t chunk) noexcept override {
-    Transport::note_step(name, call, chunk);
     to().note_step(name, call, chunk);
     const bool here = fault_.collective < 0 && (fault_.step.empty() || fault_.step == name) &&
                       (fault_.chunk < 0 || fault_.chunk == chunk);
@@ -157,9 +151,8 @@ class FaultyTransport final : public Transport {
   }
 
   template <class Collective>
-  Ticket start(std::int64_t bytes, const Collective& collective) {
+  Ticket start(const Collective& collective) {
     check();
-    count(bytes);
     bool hit = !done_ && (next_ || fault_.collective == collectives_);
     ++collectives_;
     if (hit && misbehave_in_time()) hit = false;
@@ -167,22 +160,10 @@ class FaultyTransport final : public Transport {
     if (hit && fault_.misdeed == Misdeed::fail)
       throw fail(Error(ErrorCode::internal, "injected into rank " + std::to_string(rank()), true));
     if (hit && fault_.misdeed == Misdeed::skip) return {};
-    Ticket ticket;
-    forward([&] { ticket = collective(hit && fault_.misdeed == Misdeed::alter); });
+    const Ticket ticket = collective(hit && fault_.misdeed == Misdeed::alter);
     if (ticket.id == 0) return {};
     started_[++last_id_] = {ticket, std::chrono::steady_clock::now() + delay_};
     return {last_id_};
-  }
-
-  // A fatal error below is one here.
-  template <class Action>
-  void forward(const Action& action) {
-    try {
-      action();
-    } catch (const Error& error) {
-      if (error.fatal()) fail(error);
-      throw;
-    }
   }
 
   Communicator inner_;
