@@ -12,8 +12,8 @@
 namespace shardloss::detail::cuda {
 namespace {
 
-constexpr int most_candidates = 12;
-constexpr int timed_rounds = 5;
+constexpr int most_candidates = 16;
+constexpr int timed_rounds = 7;
 constexpr const char* product_names[] = {"logits", "grad_hidden", "grad_weight"};
 
 cudaDataType_t type_of(DType dtype) {
@@ -91,7 +91,7 @@ class Preference {
 
 int alignment_of(const void* pointer) {
   const auto address = reinterpret_cast<std::uintptr_t>(pointer);
-  for (int bytes = 16; bytes > 1; bytes /= 2)
+  for (int bytes = most_alignment; bytes > 1; bytes /= 2)
     if (address % static_cast<std::uintptr_t>(bytes) == 0) return bytes;
   return 1;
 }

@@ -67,7 +67,8 @@ json read_file(const std::string& path) {
 void load(Cache& kept) {
   kept.loaded = true;
   if (file_name().empty()) return;
-  for (const auto& [key, entry] : read_file(file_name()).items()) {
+  const auto file = read_file(file_name());  // outlives the loop over it
+  for (const auto& [key, entry] : file.items()) {
     CachedAlgorithm algorithm;
     const bool complete = entry.is_object() && entry.contains("algorithm") &&
                           entry["algorithm"].is_string() && entry.contains("text") &&
