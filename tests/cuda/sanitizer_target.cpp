@@ -3,6 +3,7 @@
 #include <utility>
 #include <vector>
 
+#include "elements.hpp"
 #include "gpu_test.hpp"
 #include "shardloss/embedding.hpp"
 
@@ -75,7 +76,35 @@ TEST_F(SanitizerTarget, EveryFamilyWithAndWithoutACap) {
 }
 
 TEST_F(SanitizerTarget, WithoutOutputs) {
-  for (const DType dtype : dtypes) expect_problem(small(dtype), Way::fused, false);
+  for (const DType dtype : dtypes) {
+    for (const double cap : {0.0, 5.0}) {
+      Problem problem = small(dtype);
+      problem.softcap = cap;
+      expect_problem(problem, Way::fused, false);
+    }
+  }
+}
+
+// They may be float32, as in the families above, or have the problem's dtype.
+TEST_F(SanitizerTarget, SoftTargetsOf16Bit) {
+  for (const DType dtype : {DType::bfloat16, DType::float16}) {
+    Problem problem = small(dtype);
+    problem.soft_targets = true;
+    Sample sample = fill(problem, ranks(), 85);
+    for (double& q : sample.data.soft_targets) q = rounded(q, dtype);
+    Tensors tensors = place(sample);
+    const Loss loss = make(sample);
+    const Shard shard = loss.plan().shard;
+    std::vector<double> own;
+    for (std::int64_t i = 0; i < sample.data.rows; ++i)
+      for (std::int64_t v = 0; v < shard.width; ++v)
+        own.push_back(sample.data.soft_targets[static_cast<std::size_t>(
+            i * sample.data.vocab_padded + shard.first + v)]);
+    tensors.soft_targets = DeviceArray(dtype, sample.data.rows, shard.width, shard.width, device());
+    tensors.soft_targets.write(own);
+    run(loss, tensors, Way::fused);
+    EXPECT_EQ(differences(sample, whole(sample, tensors.answer(), ranks()), loss.plan()), "");
+  }
 }
 
 // float32 logits whose 16-bit gradients overwrite them.
@@ -124,6 +153,17 @@ TEST_F(SanitizerTarget, BiasPaddingAndFloat32Gradients) {
     problem.grad_hidden = problem.grad_weight = GradDType::float32;
     expect_problem(problem);
   }
+}
+
+TEST_F(SanitizerTarget, StridedTensorsAndAccumulation) {
+  Style style;
+  style.pad = 3;
+  style.value_stride = 2;
+  style.target_stride = 3;
+  style.target_dtype = DType::int32;
+  style.accumulate = true;
+  for (const DType dtype : dtypes)
+    expect_reference(fill(small(dtype), ranks(), 86), Way::fused, style);
 }
 
 TEST_F(SanitizerTarget, RowIndex) {
