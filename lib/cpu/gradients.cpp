@@ -1,6 +1,9 @@
 // Steps 6 to 8: logits become their gradient tile by tile, and each tile enters a product while it
 // is in the cache.
+#include <algorithm>
 #include <array>
+#include <cmath>
+#include <vector>
 
 #include "logits.hpp"
 #include "row_steps.hpp"
@@ -94,18 +97,49 @@ StoredMatrix<void> partial_sums(const Context<Real>& context, const Call& call,
           context.plan.grad_hidden_partial_dtype, context.problem.hidden};
 }
 
+// Rows [begin, end) of a chunk.
+struct Run {
+  std::int64_t begin;
+  std::int64_t end;
+};
+
+// The rows that enter dW: all but those that give no gradient and whose X is not finite, as padding
+// may be. 0 x NaN would be NaN in every element of dW.
+template <class Real>
+std::vector<Run> weight_gradient_rows(const Context<Real>& context, const Call& call,
+                                      const Chunk& chunk, Matrix<const Real> hidden) {
+  const RowCoefficients<Real>* coefficients = context.coefficients(call, chunk);
+  std::vector<Run> runs = {{0, 0}};
+  for (std::int64_t row = 0; row < chunk.rows; ++row) {
+    const Real* x = hidden.row(row);
+    const auto finite = [](Real value) { return std::isfinite(value); };
+    if (vanishes(coefficients[row]) && !std::all_of(x, x + context.problem.hidden, finite)) {
+      if (runs.back().begin < runs.back().end) runs.emplace_back();
+      runs.back() = {row + 1, row + 1};
+    } else {
+      runs.back().end = row + 1;
+    }
+  }
+  return runs;
+}
+
 // Step 8 of a tile: into the result or its accumulator where they are Real, else through a tile
 // that is rounded into the result.
 template <class Real>
 void add_weight_gradient(const Context<Real>& context, const Call& call, const Chunk& chunk,
-                         Tile tile, Matrix<const Real> dlogits, Matrix<const Real> hidden) {
+                         Tile tile, Matrix<const Real> dlogits, Matrix<const Real> hidden,
+                         const std::vector<Run>& runs) {
   const std::int64_t columns = context.problem.hidden;
   const auto alpha = static_cast<Real>(context.chunk_scale(call, chunk));
   const bool first = chunk.index == 0;
   const bool accumulate = call.grad->accumulate_weight || !first;
   const StoredMatrix<void> result = stored(call.grad->weight).from(tile.begin, 0);
   const auto product = [&](bool add_to, Matrix<Real> sums) {
-    multiply_tn<Real>(tile.size, columns, chunk.rows, alpha, dlogits, hidden, add_to ? 1 : 0, sums);
+    for (const Run& run : runs) {
+      multiply_tn<Real>(tile.size, columns, run.end - run.begin, alpha, dlogits.from_row(run.begin),
+                        hidden.from_row(run.begin), add_to ? 1 : 0, sums);
+      add_to = true;
+    }
   };
   if (is_real<Real>(result.dtype)) {
     product(accumulate, {static_cast<Real*>(result.data), result.ld});
@@ -161,11 +195,13 @@ void grad_weight(const Context<Real>& context, const Call& call, const Chunk& ch
   const RowSteps<Real> steps(context.problem, context.objective, call);
   const Matrix<const Real> hidden =
       weight ? real_hidden(context, call, chunk) : Matrix<const Real>{};
+  const std::vector<Run> runs =
+      weight ? weight_gradient_rows(context, call, chunk, hidden) : std::vector<Run>{};
   for (std::int64_t index = 0; index < tile_count(context); ++index) {
     const Tile tile = tile_at(context, index);
     const Matrix<const Real> du = make_dlogits_too ? make_dlogits(context, call, chunk, tile, steps)
                                                    : made_dlogits(context, call, chunk, tile);
-    if (weight) add_weight_gradient(context, call, chunk, tile, du, hidden);
+    if (weight) add_weight_gradient(context, call, chunk, tile, du, hidden, runs);
     context.transport.progress();
   }
 }

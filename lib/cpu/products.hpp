@@ -15,7 +15,6 @@ struct Matrix {
 
   Element* row(std::int64_t index) const { return data + index * ld; }
   Matrix from_row(std::int64_t index) const { return {row(index), ld}; }
-  Matrix from_column(std::int64_t index) const { return {data + index, ld}; }
   operator Matrix<const Element>() const {  // NOLINT(google-explicit-constructor)
     return {data, ld};
   }

@@ -131,8 +131,7 @@ void RowSteps<Real>::add_block(const Real* u, std::int64_t column, std::int64_t 
 template <class Real>
 void RowSteps<Real>::gradient(const Real* u, std::int64_t column, std::int64_t n,
                               const RowCoefficients<Real>& k, Real* du) const {
-  // Ignored and invalid rows: exactly 0, whatever their logits are.
-  if (k.a == 0 && k.g == 0 && k.b == 0 && k.c == 0) {
+  if (vanishes(k)) {
     std::fill_n(du, n, Real(0));
     return;
   }

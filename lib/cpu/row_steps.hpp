@@ -22,6 +22,13 @@ std::int64_t column_of(const Objective<Real>& objective, std::int64_t id) {
   return owned ? id - objective.first : -1;
 }
 
+/// Whether a row gives no gradient: it is ignored or invalid, or nothing weighs it. Its gradient is
+/// exactly 0 then, whatever its logits are.
+template <class Real>
+bool vanishes(const RowCoefficients<Real>& coefficients) {
+  return coefficients.a == 0 && coefficients.g == 0 && coefficients.b == 0 && coefficients.c == 0;
+}
+
 /// The statistics of a row before any column.
 template <class Real>
 RowStatistics<Real> no_statistics(const Objective<Real>& objective);
