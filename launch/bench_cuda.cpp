@@ -1,0 +1,247 @@
+// `shardloss bench --device cuda`: the pass against its matrix products at the same chunk size
+// (F_C), without chunks (F), and the memory traffic of separate row kernels (E).
+#include <chrono>
+#include <cstdio>
+
+#include "bench.hpp"
+#include "device_memory.hpp"
+#include "gpu_floor.hpp"
+#include "gpu_yardsticks.hpp"
+#include "job.hpp"
+#include "progress.hpp"
+#include "sample_check.hpp"
+#include "shardloss/error.hpp"
+
+namespace shardloss::launch {
+namespace {
+
+/// On an H200 a floor of 16-bit products slower than this says that something else is slow.
+constexpr double trusted_tflops = 650;
+
+/// Seconds on the device between the begin and the end of what is enqueued; the slowest rank's.
+/// Collective.
+template <class Enqueue>
+double device_seconds(const Communicator& host, cudaStream_t stream, Enqueue enqueue) {
+  barrier(host);
+  DeviceEvent start, end;
+  start.record(stream);
+  enqueue();
+  end.record(stream);
+  check_cuda(cudaEventSynchronize(end.get()), "cudaEventSynchronize");
+  float milliseconds = 0;
+  check_cuda(cudaEventElapsedTime(&milliseconds, start.get(), end.get()), "cudaEventElapsedTime");
+  return slowest(host, 1e-3 * static_cast<double>(milliseconds));
+}
+
+std::string card_name(int device) {
+  cudaDeviceProp properties{};
+  check_cuda(cudaGetDeviceProperties(&properties, device), "cudaGetDeviceProperties");
+  return properties.name;
+}
+
+Json versions() {
+  int driver = 0, runtime = 0;
+  check_cuda(cudaDriverGetVersion(&driver), "cudaDriverGetVersion");
+  check_cuda(cudaRuntimeGetVersion(&runtime), "cudaRuntimeGetVersion");
+  return {{"driver", driver}, {"runtime", runtime}, {"cublaslt", cublasLtGetVersion()}};
+}
+
+std::size_t free_device_bytes() {
+  std::size_t free = 0, total = 0;
+  check_cuda(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
+  return free;
+}
+
+FloorShape floor_shape(const Share& share, const Plan& plan) {
+  const Problem& problem = share.problem;
+  FloorShape shape;
+  shape.rows = problem.max_rows;
+  shape.hidden = problem.hidden;
+  shape.vocab = share.shard.vocab;
+  shape.chunk_rows = plan.chunk_rows;
+  shape.dtype = problem.dtype;
+  shape.logits = problem.dtype;
+  shape.grad_hidden = plan.ranks > 1 ? plan.grad_hidden_partial_dtype
+                                     : grad_dtype(problem.grad_hidden, problem.dtype);
+  shape.grad_weight =
+      problem.accumulation == Accumulation::compact ? problem.dtype : DType::float32;
+  return shape;
+}
+
+struct GpuTimes {
+  Times pass, floor, whole, copy, collectives, solo, enqueue;
+};
+
+/// Everything that is timed by turns.
+struct Contestants {
+  Job& job;
+  GpuFloor& floor;
+  GpuFloor* whole;
+  Copy& copy;
+  CollectivesAlone* collectives;
+  Job* solo;
+};
+
+GpuTimes measure(World& world, const Options& options, Contestants who) {
+  const Communicator& host = world.host();
+  auto* stream = static_cast<cudaStream_t>(who.job.stream().handle);
+  GpuTimes out;
+  Progress progress("bench", options.warmup + options.iterations, world.rank() == 0);
+  for (std::int64_t i = -options.warmup; i < options.iterations; ++i) {
+    progress.at(i + options.warmup);
+    double enqueue = 0;
+    const double pass = device_seconds(host, stream, [&] {
+      const auto start = std::chrono::steady_clock::now();
+      who.job.enqueue();
+      enqueue = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    });
+    const double floor = device_seconds(host, stream, [&] { who.floor.run(); });
+    const double whole =
+        who.whole == nullptr ? floor : device_seconds(host, stream, [&] { who.whole->run(); });
+    const double copy = device_seconds(host, stream, [&] { who.copy.run(stream); });
+    const double collectives = who.collectives == nullptr ? 0 : device_seconds(host, stream, [&] {
+      who.collectives->run(stream);
+    });
+    const double solo =
+        who.solo == nullptr
+            ? pass
+            : device_seconds(host, static_cast<cudaStream_t>(who.solo->stream().handle),
+                             [&] { who.solo->enqueue(); });
+    if (i < 0) continue;
+    out.pass.seconds.push_back(pass);
+    out.floor.seconds.push_back(floor);
+    out.whole.seconds.push_back(whole);
+    out.copy.seconds.push_back(copy);
+    out.collectives.seconds.push_back(collectives);
+    out.solo.seconds.push_back(solo);
+    out.enqueue.seconds.push_back(slowest(host, enqueue));
+  }
+  return out;
+}
+
+/// The row, in the terms of the targets: pass <= F_C + 1.1 E + half of the collectives' own time.
+Json row_json(const Loss& loss, const GpuTimes& times, const GpuFloor& floor, double error,
+              const std::string& card) {
+  const Plan& plan = loss.plan();
+  const Problem& problem = loss.problem();
+  const double bandwidth = Copy::moved / times.copy.median();
+  const double traffic = 3.0 * static_cast<double>(problem.max_rows) *
+                         static_cast<double>(plan.shard.vocab) *
+                         static_cast<double>(size_of(plan.logits_dtype)) / bandwidth;
+  const double target = times.floor.median() + 1.1 * traffic + 0.5 * times.collectives.median();
+  const double tflops = 1e-12 * floor.flops() / times.floor.median();
+  const bool doubtful = size_of(problem.dtype) == 2 && card.find("H200") != std::string::npos &&
+                        tflops < trusted_tflops;
+  return {{"problem", bench_name(problem, plan)},
+          {"device", "cuda"},
+          {"card", card},
+          {"grad_weight", name(problem.grad_weight)},
+          {"accumulation", name(problem.accumulation)},
+          {"right", error <= 1},
+          {"error_share", error},
+          {"pass", timing_json(times.pass, plan.forward_backward_flops, problem.max_rows)},
+          {"products", timing_json(times.floor, floor.flops(), problem.max_rows)},
+          {"products_unchunked", timing_json(times.whole, floor.flops(), problem.max_rows)},
+          {"candidates", floor.candidates()},
+          {"ratio", times.pass.median() / times.floor.median()},
+          {"ratio_unchunked", times.pass.median() / times.whole.median()},
+          {"copy_gbytes_per_second", 1e-9 * bandwidth},
+          {"traffic_ms", 1e3 * traffic},
+          {"collectives_ms", 1e3 * times.collectives.median()},
+          {"solo_ms", 1e3 * times.solo.median()},
+          {"not_hidden_ms", 1e3 * (times.pass.median() - times.solo.median())},
+          {"enqueue_ms", 1e3 * times.enqueue.median()},
+          {"enqueue_share", times.enqueue.median() / times.pass.median()},
+          {"target_ms", 1e3 * target},
+          {"target_met", times.pass.median() <= target},
+          {"mistrusted", doubtful}};
+}
+
+void print_row(const Json& row) {
+  const auto number = [&](const char* key) { return row[key].get<double>(); };
+  std::printf(
+      "%-38s pass %8.3f ms (p95 %8.3f)  F_C %8.3f  F %8.3f  E %.3f  target %8.3f %s  "
+      "pass/F_C %.3f  pass/F %.3f\n",
+      row["problem"].get<std::string>().c_str(), row["pass"]["median_ms"].get<double>(),
+      row["pass"]["p95_ms"].get<double>(), row["products"]["median_ms"].get<double>(),
+      row["products_unchunked"]["median_ms"].get<double>(), number("traffic_ms"),
+      number("target_ms"), row["target_met"].get<bool>() ? "met" : "MISSED", number("ratio"),
+      number("ratio_unchunked"));
+  std::printf(
+      "  %.0f tokens/s  %.1f TF/s, products %.1f%s  error %.0f %% of allowed%s  "
+      "collectives %.3f ms, not hidden %.3f ms  enqueued in %.3f ms  "
+      "workspace %.1f MiB, device %.1f MiB more, %.1f MiB in passes\n",
+      row["pass"]["tokens_per_second"].get<double>(),
+      1e-3 * row["pass"]["gflops_per_second"].get<double>(),
+      1e-3 * row["products"]["gflops_per_second"].get<double>(),
+      row["mistrusted"].get<bool>() ? " (mistrusted)" : "", 100 * number("error_share"),
+      row["right"].get<bool>() ? "" : " WRONG", number("collectives_ms"), number("not_hidden_ms"),
+      number("enqueue_ms"), row["memory"]["workspace_bytes"].get<double>() / (1 << 20),
+      row["memory"]["device_bytes"].get<double>() / (1 << 20),
+      row["memory"]["device_bytes_in_passes"].get<double>() / (1 << 20));
+}
+
+/// F is left out where its logits do not fit.
+std::unique_ptr<GpuFloor> make_whole(FloorShape shape, const void* x, const void* w,
+                                     cudaStream_t stream) {
+  if (shape.chunk_rows >= shape.rows) return nullptr;
+  shape.chunk_rows = shape.rows;
+  const std::size_t needs =
+      static_cast<std::size_t>(shape.rows * shape.vocab) * size_of(shape.logits) +
+      static_cast<std::size_t>(shape.vocab * shape.hidden) * 4;
+  if (needs + (std::size_t{4} << 30) > free_device_bytes()) return nullptr;
+  return std::make_unique<GpuFloor>(shape, x, w, stream);
+}
+
+}  // namespace
+
+Json bench_cuda(World& world, const Options& options) {
+  const Communicator& host = world.host();
+  const Device device = device_of(world, options);
+  const CurrentDevice current(device.index);
+  Options chosen = options;
+  if (options.tune) chosen.problem.gemm = GemmChoice::tuned;
+  const BenchData data = make_bench_data(world, chosen);
+  const Communicator group = world.group(device, options.deadline);
+
+  const std::size_t before = free_device_bytes();
+  const Loss loss(data.share.problem, group, device);
+  const std::size_t constructed = free_device_bytes();
+  Job job(loss, data.share, options.way, Answers::training);
+  (void)job.run();
+  const std::size_t ready = free_device_bytes();
+  (void)job.run();
+  const std::size_t after = free_device_bytes();
+  const double error = check_sample(world, data, loss, job);
+
+  auto* stream = static_cast<cudaStream_t>(job.stream().handle);
+  Staging operands(device);
+  const ConstTensor x = operands.in(data.share.hidden), w = operands.in(data.share.weight);
+  operands.synchronize();
+  const FloorShape shape = floor_shape(data.share, loss.plan());
+  GpuFloor floor(shape, x.data(), w.data(), stream);
+  const auto whole = make_whole(shape, x.data(), w.data(), stream);
+  Copy copy;
+  std::unique_ptr<CollectivesAlone> collectives;
+  std::unique_ptr<Solo> solo;
+  if (world.size() > 1) {
+    collectives = std::make_unique<CollectivesAlone>(group, loss.plan());
+    if (data.share.problem.layout == Layout::replicated && !data.share.problem.class_weights)
+      solo = std::make_unique<Solo>(data.share, loss.plan(), options.way, device);
+  }
+  const GpuTimes times =
+      measure(world, options,
+              {job, floor, whole.get(), copy, collectives.get(), solo ? &solo->job() : nullptr});
+
+  Json row = row_json(loss, times, floor, error, card_name(device.index));
+  row["versions"] = versions();
+  row["memory"] = {{"workspace_bytes", loss.plan().workspace_bytes},
+                   {"device_bytes", before - constructed},
+                   {"device_bytes_in_passes",
+                    static_cast<std::int64_t>(ready) - static_cast<std::int64_t>(after)}};
+  row["plan"] = to_json(loss.plan());
+  if (host.rank() == 0) print_row(row);
+  return row;
+}
+
+}  // namespace shardloss::launch
