@@ -39,7 +39,6 @@ void affine_backward(const std::vector<float>& input, const std::vector<float>& 
 HiddenLayers::HiddenLayers(const LayerSizes& sizes, std::uint64_t seed) : sizes_(sizes) {
   std::int64_t inputs = sizes.context * sizes.width;
   for (std::int64_t l = 0; l < sizes.layers; ++l) {
-    // The embedding's elements are smaller than 1; the first layer makes up for it.
     add_layer("hidden." + std::to_string(l), inputs, sizes.hidden, std::sqrt(2.0), seed);
     inputs = sizes.hidden;
   }

@@ -34,7 +34,7 @@ po::options_description training_options(Options& o) {
   add("length", po::value(&o.length)->default_value(32), "words of a sequence");
   add("micro-batches", po::value(&o.micro_batches)->default_value(1),
       "parts in which a step's gradient is accumulated");
-  add("learning-rate", po::value(&o.learning_rate)->default_value(0.006, "0.006"),
+  add("learning-rate", po::value(&o.learning_rate)->default_value(0.012, "0.012"),
       "highest; warms up and decays");
   add("weight-decay", po::value(&o.weight_decay)->default_value(0.01, "0.01"), "of AdamW");
   add("evaluate-every", po::value(&o.evaluate_every)->default_value(50),

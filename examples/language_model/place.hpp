@@ -65,7 +65,4 @@ class Place {
 /// trainer was built without CUDA.
 std::unique_ptr<Place> make_place(const World& world, int gpu);
 
-/// GPUs of this host that a trainer built with CUDA can use; else 0.
-int count_gpus();
-
 }  // namespace language_model

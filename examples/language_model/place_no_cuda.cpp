@@ -4,8 +4,6 @@
 
 namespace language_model {
 
-int count_gpus() { return 0; }
-
 std::unique_ptr<Place> make_cuda_place(const World&, int) {
   throw std::runtime_error("--device cuda: the examples were built without CUDA");
 }
