@@ -111,9 +111,9 @@ double Times::p95() const {
   return sorted[(sorted.size() * 95 + 99) / 100 - 1];
 }
 
-double slowest(const Communicator& host, double seconds) {
+double slowest(const Communicator& host, double value) {
   std::vector<double> all(static_cast<std::size_t>(host.size()));
-  host.transport().exchange_host(&seconds, all.data(), sizeof seconds);
+  host.transport().exchange_host(&value, all.data(), sizeof value);
   return *std::max_element(all.begin(), all.end());
 }
 

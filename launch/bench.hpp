@@ -32,8 +32,8 @@ struct Times {
   double p95() const;
 };
 
-/// The slowest rank's. Collective.
-double slowest(const Communicator& host, double seconds);
+/// The largest of all ranks' values: the slowest rank's seconds. Collective.
+double slowest(const Communicator& host, double value);
 
 /// Returns when all ranks have come. Collective.
 void barrier(const Communicator& host);

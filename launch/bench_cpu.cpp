@@ -124,7 +124,8 @@ Json bench_cpu(World& world, const Options& options) {
   const Traffic before = group.traffic();
   (void)job.run();
   const std::int64_t collectives = group.traffic().calls - before.calls;
-  const std::int64_t resident = peak_resident_bytes();
+  const auto resident =
+      static_cast<std::int64_t>(slowest(host, static_cast<double>(peak_resident_bytes())));
   const double error = check_sample(world, data, loss, job);
 
   SgemmFloor floor(data.share, loss.plan());
