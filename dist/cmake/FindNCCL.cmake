@@ -26,7 +26,7 @@ if(NCCL_INCLUDE_DIR)
   get_filename_component(_NCCL_prefix "${_NCCL_prefix}" DIRECTORY)
 endif()
 # A wheel has no libnccl.so, only libnccl.so.2.
-find_library(NCCL_LIBRARY NAMES nccl libnccl.so.2 HINTS ${_NCCL_prefix} ${_NCCL_hints}
+find_library(NCCL_LIBRARY NAMES nccl libnccl.so.2 NAMES_PER_DIR HINTS ${_NCCL_prefix} ${_NCCL_hints}
              PATH_SUFFIXES lib lib64 lib/x86_64-linux-gnu)
 mark_as_advanced(NCCL_INCLUDE_DIR NCCL_LIBRARY)
 
