@@ -11,6 +11,7 @@ mpi_environment() {
   # Ranks that outnumber the cores yield while they wait; Open MPI 4 and 5 name that differently.
   export OMPI_MCA_rmaps_base_oversubscribe=1
   export PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe
+  if ((ranks > cores)); then export OMPI_MCA_mpi_yield_when_idle=1; fi
   # Containers often forbid the system calls by which one rank reads another's memory.
   export OMPI_MCA_btl_vader_single_copy_mechanism=none
   export OMPI_MCA_smsc=^cma
