@@ -13,7 +13,7 @@ constexpr int most_candidates = 16;
 
 void check_lt(cublasStatus_t status, const char* what) {
   if (status != CUBLAS_STATUS_SUCCESS)
-    throw Error(ErrorCode::device, std::string(what) + ": " + cublasGetStatusString(status));
+    throw Error(ErrorCode::device, std::string(what) + ": " + cublasLtGetStatusString(status));
 }
 
 cudaDataType_t cuda_type(DType dtype) {
