@@ -6,35 +6,27 @@
 #include <cstdint>
 #include <map>
 #include <thread>
-#include <utility>
 
-#include "shardloss/communicator.hpp"
+#include "forwarding_transport.hpp"
 
 namespace shardloss::launch {
 
-/// Forwards to another transport; no collective is complete sooner than the delay after its start.
-class DelayTransport final : public Transport {
+/// No collective is complete sooner than the delay after its start.
+class DelayTransport final : public ForwardingTransport {
  public:
-  explicit DelayTransport(Communicator inner)
-      : Transport(inner.rank(), inner.size(), inner.deadline()), inner_(std::move(inner)) {}
+  using ForwardingTransport::ForwardingTransport;
 
   void set_delay(std::chrono::microseconds delay) { delay_ = delay; }
 
-  bool serves(DeviceKind device) const noexcept override { return to().serves(device); }
-  std::string_view kind() const noexcept override { return to().kind(); }
-
-  void exchange_host(const void* mine, void* all, std::size_t bytes) override {
-    to().exchange_host(mine, all, bytes);
-  }
   Ticket all_gather(void* data, std::span<const std::int64_t> bytes, Stream compute) override {
-    return start([&] { return to().all_gather(data, bytes, compute); });
+    return keep(to().all_gather(data, bytes, compute));
   }
   Ticket all_reduce(void* data, std::int64_t elements, DType dtype, Stream compute) override {
-    return start([&] { return to().all_reduce(data, elements, dtype, compute); });
+    return keep(to().all_reduce(data, elements, dtype, compute));
   }
   Ticket reduce_scatter(void* data, std::span<const std::int64_t> counts, DType dtype,
                         Stream compute) override {
-    return start([&] { return to().reduce_scatter(data, counts, dtype, compute); });
+    return keep(to().reduce_scatter(data, counts, dtype, compute));
   }
   void wait(Ticket ticket, Stream compute) override {
     const auto found = due_.find(ticket.id);
@@ -47,27 +39,15 @@ class DelayTransport final : public Transport {
     }
     to().wait(ticket, compute);
   }
-  void progress() override { to().progress(); }
-  void abort() override {
-    inner_.abort();
-    Transport::abort();
-  }
 
  private:
-  Transport& to() const noexcept { return inner_.transport(); }
-
-  template <class Collective>
-  Ticket start(Collective collective) {
-    const std::int64_t before = to().traffic().bytes;
-    const Ticket ticket = collective();
-    count(to().traffic().bytes - before);
+  Ticket keep(Ticket ticket) {
     due_[ticket.id] = std::chrono::steady_clock::now() + delay_;
     return ticket;
   }
 
-  Communicator inner_;
   std::chrono::microseconds delay_{0};
-  std::map<std::uint64_t, std::chrono::steady_clock::time_point> due_;  // by the inner ticket
+  std::map<std::uint64_t, std::chrono::steady_clock::time_point> due_;
 };
 
 }  // namespace shardloss::launch

@@ -4,6 +4,7 @@
 
 #include "commands.hpp"
 #include "job.hpp"
+#include "progress_transport.hpp"
 #include "report.hpp"
 #include "safetensors_writer.hpp"
 #include "shardloss/error.hpp"
@@ -87,7 +88,8 @@ int run_command(World& world, const Options& options) {
     return read_share(*source, options, complete_problem(options, source.get()), world.rank(),
                       world.size());
   });
-  const Communicator group = world.group(device, options.deadline);
+  std::shared_ptr<ProgressTransport> bar;
+  const Communicator group = with_progress(world.group(device, options.deadline), bar);
   const Loss loss(share.problem, group, device);
   const auto job_owner =
       together(host, [&] { return std::make_unique<Job>(loss, share, options.way); });
@@ -95,8 +97,10 @@ int run_command(World& world, const Options& options) {
   const auto parts = pieces(job.results(), share);
   OutputFile file(host, options.out, parts);
 
+  if (bar) bar->expect(loss.plan().chunks * (options.way == Way::two_step ? 2 : 1));
   const Traffic before = group.traffic();
   const auto invalid = job.run();
+  if (bar) bar->finish();
   const Traffic after = group.traffic();
   file.write(parts);
 
