@@ -208,12 +208,12 @@ TEST(ProcessGrid, NeighboursOrStridesBecomeTensorParallelGroups) {
       const ProcessGrid grid = make_grid(MPI_COMM_WORLD, width, order, 5s);
       const int group = near ? rank() / width : rank() % copies;
       const int member = near ? rank() % width : rank() / copies;
-      std::vector<int> tensor;
-      std::vector<int> data;
+      std::vector<int> tensor(static_cast<std::size_t>(width));
+      std::vector<int> data(static_cast<std::size_t>(copies));
       for (int i = 0; i < width; ++i)
-        tensor.push_back(near ? group * width + i : i * copies + group);
+        tensor[static_cast<std::size_t>(i)] = near ? group * width + i : i * copies + group;
       for (int i = 0; i < copies; ++i)
-        data.push_back(near ? i * width + member : member * copies + i);
+        data[static_cast<std::size_t>(i)] = near ? i * width + member : member * copies + i;
       EXPECT_EQ(members(grid.tensor_parallel), tensor);
       EXPECT_EQ(members(grid.data_parallel), data);
       EXPECT_EQ(grid.tensor_parallel.rank(), member);

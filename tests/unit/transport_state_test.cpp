@@ -1,21 +1,18 @@
-// The sticky state, the record of steps, the watchdog and the 16-bit sums: what needs no peer.
+// The sticky state, the record of steps and the 16-bit sums: what needs no peer.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <bit>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
-#include <limits>
 #include <string>
 #include <thread>
 #include <vector>
 
-#include "agreement.hpp"
 #include "elements.hpp"
 #include "expect_error.hpp"
 #include "scripted_transport.hpp"
@@ -73,6 +70,7 @@ TEST(TransportState, AbortFromManyThreadsIsOneError) {
   ScriptedTransport transport({}, 20s);
   const Ticket ticket = transport.all_reduce(nullptr, 4, DType::float32, {});
   std::vector<std::thread> threads;
+  threads.reserve(4);
   for (int i = 0; i < 4; ++i) {
     threads.emplace_back([&] {
       std::this_thread::sleep_for(50ms);
@@ -133,179 +131,6 @@ TEST(TransportState, AGroupOfOneServesAllDevicesAndSendsNothing) {
   EXPECT_TRUE(one.failed());
   expect_error(ErrorCode::peer, {"abort()"},
                [&] { transport.all_reduce(&value, 1, DType::float32, {}); });
-}
-
-constexpr auto patience = 200ms;
-constexpr auto slack = 1500ms;
-
-/// A watchdog with one group and one mailbox.
-class WatchdogTest : public testing::Test {
- protected:
-  void begin(std::initializer_list<Answer> answers = {}) {
-    group.emplace(answers, patience);
-    watchdog.add(*group);
-    watchdog.watch(*group, mailbox);
-  }
-  void TearDown() override {
-    if (group) watchdog.remove(*group);
-  }
-
-  template <class T, class U>
-  static void set(T& field, U value) {
-    std::atomic_ref<T>(field).store(static_cast<T>(value));
-  }
-  std::uint32_t aborted() { return std::atomic_ref(mailbox.aborted).load(); }
-
-  Mailbox mailbox{};
-  detail::Watchdog watchdog{5ms};
-  std::optional<ScriptedGroup> group;
-};
-
-TEST_F(WatchdogTest, LeavesAnIdleGroupAlone) {
-  begin();
-  set(mailbox.started, 4);
-  set(mailbox.finished, 4);
-  EXPECT_FALSE(group->ended_within(patience * 2));
-  EXPECT_EQ(aborted(), 0u);
-  EXPECT_GT(group->looks(), 5);
-}
-
-TEST_F(WatchdogTest, EndsACallThatOutlastsTheDeadline) {
-  begin();
-  set(mailbox.started, 5);
-  set(mailbox.finished, 4);
-  set(mailbox.step, 2);
-  const Clock::time_point start = Clock::now();
-  const auto error = group->ended_within(patience + slack);
-  ASSERT_TRUE(error);
-  EXPECT_GE(Clock::now() - start, patience);
-  EXPECT_EQ(error->code(), ErrorCode::timeout);
-  EXPECT_TRUE(error->fatal());
-  EXPECT_NE(std::string(error->what()).find("call 5"), std::string::npos) << error->what();
-  EXPECT_NE(std::string(error->what()).find("chunk 2"), std::string::npos) << error->what();
-  EXPECT_EQ(aborted(), 1u);
-}
-
-TEST_F(WatchdogTest, StepsDoNotExtendTheDeadlineOfACall) {
-  begin();
-  set(mailbox.started, 1);
-  const Clock::time_point start = Clock::now();
-  std::uint64_t step = 0;
-  while (!group->ended_within(10ms) && Clock::now() - start < 10 * patience)
-    set(mailbox.step, ++step);
-  EXPECT_LE(Clock::now() - start, patience + slack);
-}
-
-TEST_F(WatchdogTest, ManyShortCallsAreNotOneLongOne) {
-  begin();
-  const Clock::time_point start = Clock::now();
-  for (std::uint64_t call = 1; Clock::now() - start < 3 * patience; ++call) {
-    set(mailbox.started, call);
-    std::this_thread::sleep_for(10ms);
-    set(mailbox.finished, call);
-  }
-  EXPECT_FALSE(group->ended_within(1ms));
-}
-
-TEST_F(WatchdogTest, EndsOnAnErrorOfTheLibraryUnderneath) {
-  begin({Answer::in_progress, Answer::in_progress, Answer::in_progress, Answer::remote_error});
-  const auto error = group->ended_within(slack);
-  ASSERT_TRUE(error);
-  EXPECT_EQ(error->code(), ErrorCode::peer);
-  EXPECT_EQ(aborted(), 1u);
-  EXPECT_EQ(group->looks(), 4);
-  std::this_thread::sleep_for(50ms);
-  EXPECT_EQ(group->ended_at().size(), 1u) << "a group ends once";
-}
-
-TEST_F(WatchdogTest, SaysOfADisagreementWhatTheLibrarySays) {
-  for (std::uint32_t field = 2; field < detail::agreed_words; ++field) {
-    Mailbox box{};
-    ScriptedGroup other({}, 20s);
-    watchdog.add(other);
-    watchdog.watch(other, box);
-    box.other_rank = 3;
-    box.value = 4;
-    box.other_value = 5;
-    set(box.disagreement, field);
-    const auto error = other.ended_within(slack);
-    watchdog.remove(other);
-    ASSERT_TRUE(error) << field;
-    EXPECT_EQ(std::string(error->what()), detail::disagreement(field, 3, 4, 5).what());
-    EXPECT_EQ(error->code(), ErrorCode::mismatch);
-  }
-}
-
-TEST_F(WatchdogTest, EndsOnArgumentsThatARankRefused) {
-  begin();
-  mailbox.other_rank = 1;
-  mailbox.other_value = 1;
-  set(mailbox.disagreement, 1u);
-  const auto error = group->ended_within(slack);
-  ASSERT_TRUE(error);
-  EXPECT_EQ(std::string(error->what()), detail::disagreement(1, 1, 0, 1).what());
-}
-
-TEST_F(WatchdogTest, LeavesDifferingTargetsToWait) {
-  begin();
-  set(mailbox.disagreement, static_cast<std::uint32_t>(detail::agreed_words));
-  EXPECT_FALSE(detail::disagreement(detail::agreed_words, 1, 0, 1).fatal());
-  EXPECT_FALSE(group->ended_within(100ms));
-}
-
-TEST_F(WatchdogTest, EndsFailingGroupsTogether) {
-  begin();
-  Mailbox second_box{};
-  ScriptedGroup second({}, patience);
-  ScriptedGroup healthy({}, patience);
-  watchdog.add(second);
-  watchdog.add(healthy);
-  watchdog.watch(second, second_box);
-  set(mailbox.started, 1);
-  set(second_box.started, 1);
-  ASSERT_TRUE(group->ended_within(patience + slack));
-  ASSERT_TRUE(second.ended_within(slack));
-  const auto apart = second.ended_at().front() - group->ended_at().front();
-  EXPECT_LT(std::chrono::abs(apart), 100ms);
-  EXPECT_FALSE(healthy.ended_within(50ms));
-  watchdog.remove(second);
-  watchdog.remove(healthy);
-}
-
-TEST_F(WatchdogTest, AMailboxOfAnEndedGroupIsAbortedFromTheStart) {
-  begin();
-  watchdog.end(*group, Error(ErrorCode::peer, "abort", true));
-  EXPECT_EQ(aborted(), 1u);
-  Mailbox late{};
-  watchdog.watch(*group, late);
-  EXPECT_EQ(late.aborted, 1u);
-}
-
-TEST_F(WatchdogTest, AForgottenMailboxIsNotTouched) {
-  begin();
-  set(mailbox.started, 1);
-  watchdog.unwatch(*group, mailbox);
-  EXPECT_FALSE(group->ended_within(2 * patience));
-  watchdog.end(*group, Error(ErrorCode::peer, "abort", true));
-  EXPECT_EQ(aborted(), 0u);
-}
-
-TEST_F(WatchdogTest, GroupsComeAndGoFromSeveralThreads) {
-  std::vector<std::thread> threads;
-  for (int t = 0; t < 4; ++t) {
-    threads.emplace_back([this] {
-      for (int i = 0; i < 100; ++i) {
-        Mailbox box{};
-        ScriptedGroup one({Answer::in_progress}, 20s);
-        watchdog.add(one);
-        watchdog.watch(one, box);
-        if (i % 2 == 0) watchdog.end(one, Error(ErrorCode::peer, "abort", true));
-        watchdog.unwatch(one, box);
-        watchdog.remove(one);
-      }
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
 }
 
 TEST(Sum16, EveryFloat16ComesBackUnchanged) {
