@@ -40,9 +40,10 @@ __device__ int column_of(int i, int column, int step) {
   return column + (i / width) * step + i % width;
 }
 
+// Takes a batch in: `present` vectors of it are there, the others hold z = -inf and w = 0.
 template <unsigned features, int width, int count>
 __device__ void add(RowState& s, const float (&z)[count], const float (&w)[count], int column,
-                    int step) {
+                    int step, int present) {
   float top = z[0];
 #pragma unroll
   for (int i = 1; i < count; ++i) top = fmaxf(top, z[i]);
@@ -70,8 +71,15 @@ __device__ void add(RowState& s, const float (&z)[count], const float (&w)[count
     if constexpr ((features & with_soft) != 0) s.mass += w[i];
     if constexpr ((features & (with_soft | with_classes)) != 0) {
       s.weighted = w[i] == 0.0f ? s.weighted : fmaf(w[i], z[i], s.weighted);  // z may be -inf
-    } else if constexpr ((features & with_sums) != 0) {
-      s.weighted += z[i];
+    }
+  }
+  if constexpr ((features & (with_soft | with_classes | with_sums)) == with_sums) {
+#pragma unroll
+    for (int j = 0; j < count / width; ++j) {
+      float part = 0.0f;
+#pragma unroll
+      for (int i = 0; i < width; ++i) part += z[j * width + i];
+      s.weighted += j < present ? part : 0.0f;
     }
   }
   if constexpr ((features & (with_sums | with_soft)) != 0)
@@ -87,10 +95,12 @@ struct Rows {
   std::int64_t soft[row_count];
 };
 
-// `vectors` vectors of each row, `threads` vectors apart, from `column`; or single elements.
+// The first `present` of `vectors` vectors of each row, `threads` vectors apart, from `column`; or
+// single elements (width 1). All loads are in flight before the first is used.
 template <class T, unsigned features, int row_count, int width, int vectors>
 __device__ void add_vectors(RowState (&state)[row_count], const Rows<T, row_count>& rows,
-                            const LogitsArguments& on, const LogitScale& scale, int column) {
+                            const LogitsArguments& on, const LogitScale& scale, int column,
+                            int present) {
   constexpr int count = width * vectors;
   constexpr int step = width * threads;
   float u[row_count][count];
@@ -98,11 +108,12 @@ __device__ void add_vectors(RowState (&state)[row_count], const Rows<T, row_coun
 #pragma unroll
     for (int r = 0; r < row_count; ++r) u[r][0] = to_float(rows.logits[r][column]);
   } else {
-    uint4 raw[row_count][vectors];
+    uint4 raw[row_count][vectors] = {};
 #pragma unroll
     for (int r = 0; r < row_count; ++r)
 #pragma unroll
-      for (int j = 0; j < vectors; ++j) raw[r][j] = load16(rows.logits[r] + column + j * step);
+      for (int j = 0; j < vectors; ++j)
+        if (j < present) raw[r][j] = load16(rows.logits[r] + column + j * step);
 #pragma unroll
     for (int r = 0; r < row_count; ++r)
 #pragma unroll
@@ -113,22 +124,26 @@ __device__ void add_vectors(RowState (&state)[row_count], const Rows<T, row_coun
   if constexpr ((features & with_classes) != 0) {
 #pragma unroll
     for (int j = 0; j < vectors; ++j)
-      load_floats(on.class_weights + column + j * step,
-                  reinterpret_cast<float(&)[width]>(w[j * width]));
+      if (j < present)
+        load_floats(on.class_weights + column + j * step,
+                    reinterpret_cast<float(&)[width]>(w[j * width]));
   }
 #pragma unroll
   for (int r = 0; r < row_count; ++r) {
     if constexpr ((features & with_soft) != 0) {
 #pragma unroll
       for (int j = 0; j < vectors; ++j)
-        load_soft(on, rows.soft[r], column + j * step,
-                  reinterpret_cast<float(&)[width]>(w[j * width]));
+        if (j < present)
+          load_soft(on, rows.soft[r], column + j * step,
+                    reinterpret_cast<float(&)[width]>(w[j * width]));
     }
     float slope;
 #pragma unroll
-    for (int i = 0; i < count; ++i)
+    for (int i = 0; i < count; ++i) {
       u[r][i] = logit<T, (features & with_cap) != 0>(u[r][i], scale, slope);
-    add<features, width>(state[r], u[r], w, column, step);
+      if (i / width >= present) u[r][i] = -infinity();
+    }
+    add<features, width>(state[r], u[r], w, column, step, present);
   }
 }
 
@@ -210,7 +225,7 @@ __device__ void write_row(const StatisticsArguments& a, const LogitScale& scale,
 }
 
 template <class T, unsigned features, int row_count, int vectors>
-__global__ void __launch_bounds__(threads)
+__global__ void __launch_bounds__(threads, row_count == 1 ? 4 : 2)
     statistics_kernel(StatisticsArguments a, LogitScale scale, int splits) {
   constexpr int width = lanes<T>;
   __shared__ BlockScratch shared;
@@ -236,13 +251,14 @@ __global__ void __launch_bounds__(threads)
   unsigned v = static_cast<unsigned>(begin) + threadIdx.x;
   for (; v + (vectors - 1) * threads < static_cast<unsigned>(end); v += vectors * threads)
     add_vectors<T, features, row_count, width, vectors>(state, rows, a.on, scale,
-                                                        static_cast<int>(v * width));
-  for (; v < static_cast<unsigned>(end); v += threads)
-    add_vectors<T, features, row_count, width, 1>(state, rows, a.on, scale,
-                                                  static_cast<int>(v * width));
+                                                        static_cast<int>(v * width), vectors);
+  if (v < static_cast<unsigned>(end))
+    add_vectors<T, features, row_count, width, vectors>(
+        state, rows, a.on, scale, static_cast<int>(v * width),
+        static_cast<int>((static_cast<unsigned>(end) - v + threads - 1) / threads));
   const int tail = whole * width + static_cast<int>(threadIdx.x);
   if (split == splits - 1 && tail < columns)
-    add_vectors<T, features, row_count, 1, 1>(state, rows, a.on, scale, tail);
+    add_vectors<T, features, row_count, 1, 1>(state, rows, a.on, scale, tail, 1);
 
 #pragma unroll
   for (int r = 0; r < row_count; ++r) {
