@@ -30,7 +30,8 @@ double share_done(const Options& options, const Trainer& trainer, const Progress
   if (options.stop_after > 0 && trainer.steps() >= options.stop_after) return 1;
   if (options.steps > 0)
     return static_cast<double>(trainer.steps()) / static_cast<double>(options.steps);
-  return from_first(world.all, options.seconds > 0 ? progress.seconds() / options.seconds : 1);
+  const double share = options.seconds > 0 ? progress.seconds() / options.seconds : 1;
+  return from_first(world.all, std::min(share, 1.0));
 }
 
 /// Until the schedule is through. The last line of the curve has the final held-out loss.
