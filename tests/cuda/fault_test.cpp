@@ -197,9 +197,13 @@ void misbehave(const Member& member, const Case& c, const Communicator& group) {
     group.transport().check();  // what wraps a group does not see what its watchdog does
   });
   EXPECT_TRUE(transport->done()) << "the pass has no such step";
-  EXPECT_TRUE(outcome.error) << "a call after which the other has gone";
-  EXPECT_TRUE(group.failed());
   EXPECT_LE(outcome.took, 3 * deadline + slack) << outcome.text();
+  if (!outcome.error) {
+    // The other had sent its last part before it gave up: then the result is whole, and right.
+    expect_right(member, t);
+    return;
+  }
+  EXPECT_TRUE(group.failed());
   EXPECT_TRUE(t.loss_is_nan());
 }
 
@@ -263,8 +267,8 @@ TEST_F(GpuFaults, AbortFromAnotherThreadEndsAStuckCall) {
     warm_up(member);
     {
       const Communicator group = tested_group(member);
+      const Trial t(member, usual_sample(), group);  // collective
       if (member.rank() == 0) {
-        const Trial t(member, usual_sample(), group);
         std::thread other([&] {
           std::this_thread::sleep_for(300ms);
           group.abort();
