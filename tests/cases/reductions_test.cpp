@@ -143,6 +143,48 @@ TEST_F(Cases, T15_MicroBatchesAddUpToTheWholeBatch) {
   expect_near(gather(a.answer().grad_weight), want.grad_weight, 1e-6, "dW");
 }
 
+TEST_F(Cases, T15_DenominatorsOfManyCallsAddUpOnTheDevice) {
+  for (Layout layout : {Layout::replicated, Layout::row_sharded}) {
+    Problem problem = plain_problem(9, 3, 11);
+    problem.layout = layout;
+    problem.class_weights = true;
+    problem.row_index = true;
+    Sample sample = fill(problem, ranks(), 8);
+    sample.data.class_weights = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11};
+    sample.data.token_weights = {1, 2, 1, 0, -1, 0.5, 1, 1, 4};
+    sample.data.targets = {0, 1, -100, 3, 4, 5, 11, 7, 8};  // one ignored, one invalid
+    const double all = 1 * 1 + 2 * 2 - 1 * 5 + 0.5 * 6 + 1 * 8 + 4 * 9;
+    const Loss loss = make(sample);
+    DeviceArray total = DeviceArray::one(DType::float32, device());
+    total.write(std::vector<double>{3});
+    const Execution on{.stream = test_stream()};
+    loss.add_denominator(place(sample).inputs(), total.tensor(), on);
+    sample.data.row_index = {{1, 2, 8}};
+    loss.add_denominator(place(sample).inputs(), total.tensor(), on);
+    synchronize();
+    double want = 3 + all + 2 * 2 + 4 * 9;
+    if (layout == Layout::row_sharded) {
+      sum_over(communicator(), total.tensor(), test_stream());
+      synchronize();
+      want += 3 * (ranks() - 1);  // each rank began with 3
+    }
+    expect_near(total.read(), {want}, 1e-5, "total");
+  }
+}
+
+TEST_F(Cases, T15_SumsOverAGroupAreTheSameOnAllRanks) {
+  for (DType dtype : {DType::float32, DType::float64, DType::int64}) {
+    DeviceArray values(dtype, 5, 1, device());
+    values.write(std::vector<double>{1.0 + rank(), 2, 3, 4, 5});
+    sum_over(communicator(), values.tensor(), test_stream());
+    synchronize();
+    const int p = ranks();
+    expect_near(values.read(), {p * (p + 1) / 2.0, 2.0 * p, 3.0 * p, 4.0 * p, 5.0 * p}, 1e-6,
+                "values");
+    EXPECT_TRUE(same_everywhere(values.bytes()));
+  }
+}
+
 TEST_F(Cases, T17_UpstreamScalesTheGradients) {
   const Sample sample = with_logits({{0, 1, 2, 3}}, {3});
   const std::vector<double> dz = {.0320586, .0871443, .2368828, -.3560857};
