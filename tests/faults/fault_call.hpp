@@ -19,7 +19,7 @@
 namespace shardloss::test {
 
 /// Of the groups under test. Long enough for a healthy call on a busy machine.
-inline constexpr std::chrono::milliseconds fault_deadline{600};
+inline constexpr std::chrono::milliseconds fault_deadline{1000};
 /// By how much an error may come after the deadline.
 inline constexpr std::chrono::milliseconds fault_slack{1500};
 

@@ -2,7 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <cstring>
+#include <limits>
 #include <numeric>
 #include <random>
 #include <vector>
@@ -76,7 +76,7 @@ double worst_share(const std::vector<double>& got, std::int64_t first, std::int6
     const double error = std::abs(got[i + static_cast<std::size_t>(first)] - sum[i]);
     const double allowed = ranks() * unit_roundoff(dtype) * size[i];
     worst = std::max(worst, error == 0 ? 0 : error / allowed);
-    if (!(error <= allowed)) return INFINITY;
+    if (!(error <= allowed)) return std::numeric_limits<double>::infinity();
   }
   return worst;
 }
@@ -207,14 +207,16 @@ TEST(Transport, TheSameSumHasTheSameBitsEveryTime) {
 TEST(Transport, NaNAndInfinityTravelThroughSums) {
   SHARDLOSS_NEEDS_DEVICE();
   const Communicator group_of_all = group();
+  constexpr double nan = std::numeric_limits<double>::quiet_NaN();
+  constexpr double infinity = std::numeric_limits<double>::infinity();
   for (const DType dtype : {DType::float32, DType::bfloat16, DType::float16}) {
     const bool last = rank() == ranks() - 1;
-    const DeviceArray data = array(dtype, {last ? NAN : 1.0, last ? -INFINITY : 1.0, 1.0});
+    const DeviceArray data = array(dtype, {last ? nan : 1.0, last ? -infinity : 1.0, 1.0});
     group_of_all.transport().wait(
         group_of_all.transport().all_reduce(data.data(), 3, dtype, test_stream()), test_stream());
     const std::vector<double> sum = data.read();
     EXPECT_TRUE(std::isnan(sum[0])) << name(dtype);
-    EXPECT_EQ(sum[1], -INFINITY) << name(dtype);
+    EXPECT_EQ(sum[1], -infinity) << name(dtype);
     EXPECT_EQ(sum[2], ranks()) << name(dtype);
   }
 }
