@@ -159,7 +159,7 @@ int bench_command(World& world, const Options& options) {
   bool right = true;
   for (const Options& one : problems_of(options, world.size())) {
     rows.push_back(bench_one(world, one));
-    right = right && rows.back().value("right", true);
+    right = right && (!rows.back().contains("right") || rows.back()["right"] != false);
   }
   if (world.rank() == 0) {
     const Json report = {{"command", "bench"}, {"rows", rows}};

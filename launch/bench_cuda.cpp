@@ -1,6 +1,7 @@
 // `shardloss bench --device cuda`: the pass against its matrix products at the same chunk size
 // (F_C), without chunks (F), and the memory traffic of separate row kernels (E).
 #include <chrono>
+#include <cmath>
 #include <cstdio>
 
 #include "bench.hpp"
@@ -137,7 +138,7 @@ Json row_json(const Loss& loss, const GpuTimes& times, const GpuFloor& floor, do
           {"card", card},
           {"grad_weight", name(problem.grad_weight)},
           {"accumulation", name(problem.accumulation)},
-          {"right", error <= 1},
+          {"right", std::isnan(error) ? Json() : Json(error <= 1)},
           {"error_share", error},
           {"pass", timing_json(times.pass, plan.forward_backward_flops, problem.max_rows)},
           {"products", timing_json(times.floor, floor.flops(), problem.max_rows)},
@@ -175,7 +176,7 @@ void print_row(const Json& row) {
       1e-3 * row["pass"]["gflops_per_second"].get<double>(),
       1e-3 * row["products"]["gflops_per_second"].get<double>(),
       row["mistrusted"].get<bool>() ? " (mistrusted)" : "", 100 * number("error_share"),
-      row["right"].get<bool>() ? "" : " WRONG", number("collectives_ms"), number("not_hidden_ms"),
+      row["right"] == false ? " WRONG" : "", number("collectives_ms"), number("not_hidden_ms"),
       number("enqueue_ms"), row["memory"]["workspace_bytes"].get<double>() / (1 << 20),
       row["memory"]["device_bytes"].get<double>() / (1 << 20),
       row["memory"]["device_bytes_in_passes"].get<double>() / (1 << 20));

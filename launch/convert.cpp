@@ -1,5 +1,6 @@
 #include "convert.hpp"
 
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -17,6 +18,19 @@ constexpr Short float16_format{10, 15};
 
 /// From double in one rounding (through float there would be two).
 std::uint16_t encode(double value, Short format) {
+  // Nearly all values are normal in both formats: their bits are rounded where the fraction ends.
+  const auto bits = std::bit_cast<std::uint64_t>(value);
+  const std::uint64_t normal = bits & ~(std::uint64_t{1} << 63);
+  const auto exponent_field = [](int power) {
+    return static_cast<std::uint64_t>(1023 + power) << 52;
+  };
+  if (normal >= exponent_field(1 - format.bias) && normal < exponent_field(format.bias + 1)) {
+    const int dropped = 52 - format.fraction_bits;
+    const std::uint64_t half = (std::uint64_t{1} << (dropped - 1)) - 1 + (normal >> dropped & 1);
+    const std::uint64_t shift = static_cast<std::uint64_t>(1023 - format.bias)
+                                << format.fraction_bits;
+    return static_cast<std::uint16_t>(bits >> 63 << 15 | (((normal + half) >> dropped) - shift));
+  }
   const auto sign = static_cast<std::uint16_t>(std::signbit(value) ? 0x8000 : 0);
   const int max_exponent = 2 * format.bias + 1;
   const auto infinity = static_cast<std::uint16_t>(max_exponent << format.fraction_bits);
@@ -36,6 +50,8 @@ std::uint16_t encode(double value, Short format) {
 }
 
 double decode(std::uint16_t bits, Short format) {
+  if (format.fraction_bits == bfloat16_format.fraction_bits)
+    return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16);
   const int fraction = bits & ((1 << format.fraction_bits) - 1);
   const int exponent = bits >> format.fraction_bits & (2 * format.bias + 1);
   double value = 0;

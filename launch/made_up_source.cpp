@@ -1,6 +1,8 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <span>
+#include <vector>
 
 #include "convert.hpp"
 #include "source.hpp"
@@ -51,7 +53,12 @@ class MadeUp final : public Source {
            static_cast<std::uint64_t>(position);
   }
   double value(Field field, std::int64_t row, std::int64_t column) const;
-  double weight(std::int64_t row, std::uint64_t bits) const;
+  struct Spread {
+    double mean, deviation;
+  };
+  Spread spread_of(std::int64_t row) const;
+  void fill_row(Field field, std::int64_t row, std::int64_t first_column,
+                std::span<double> out) const;
   std::int64_t target(std::int64_t row) const;
 
   Options options_;
@@ -104,28 +111,27 @@ std::vector<std::int64_t> MadeUp::shape(Field field) const {
 
 /// Logits of a spread of about 3, whatever D; a shard's own scale and its own mean (the hidden
 /// states' mean of 1/2 turns the weights' into the logits').
-double MadeUp::weight(std::int64_t row, std::uint64_t bits) const {
+MadeUp::Spread MadeUp::spread_of(std::int64_t row) const {
   const auto size = static_cast<double>(options_.hidden_size);
-  double mean = 0, scale = 1;
+  Spread spread{0, 3 / std::sqrt(size)};
   for (std::size_t r = 0; r < shards_.size(); ++r) {
     if (row < shards_[r].first || row >= shards_[r].first + shards_[r].width) continue;
     const std::uint64_t own = hash(options_.seed + 77 * (r + 1));
-    mean = 4 * (uniform(own) - 0.5);
-    scale = 0.5 + uniform(hash(own));
+    spread.mean = 2 * (4 * (uniform(own) - 0.5)) / size;
+    spread.deviation = (0.5 + uniform(hash(own))) * 3 / std::sqrt(size);
   }
-  return 2 * mean / size + scale * 3 / std::sqrt(size) * normal(bits);
+  return spread;
 }
 
 double MadeUp::value(Field field, std::int64_t row, std::int64_t column) const {
   const bool column_of_vocab = field == Field::soft_targets;
-  const bool row_of_vocab = field == Field::weight || field == Field::bias;
-  if ((column_of_vocab && column >= problem_.vocab) || (row_of_vocab && row >= problem_.vocab))
+  if ((column_of_vocab && column >= problem_.vocab) ||
+      (field == Field::bias && row >= problem_.vocab))
     return std::numeric_limits<double>::quiet_NaN();
   const std::int64_t width = column_of_vocab ? padded_ : options_.hidden_size;
   const std::uint64_t bits = hash(salt(field, row * width + column));
   switch (field) {
     case Field::hidden: return 0.5 + normal(bits);
-    case Field::weight: return weight(row, bits);
     case Field::bias: return 0.5 * normal(bits);
     case Field::soft_targets: return 2 * uniform(bits) / static_cast<double>(problem_.vocab);
     case Field::token_weights: return bits % 8 == 0 ? 0 : 2 * uniform(hash(bits)) - 0.1;
@@ -155,24 +161,45 @@ std::int64_t MadeUp::target(std::int64_t row) const {
   return static_cast<std::int64_t>(hash(bits) % static_cast<std::uint64_t>(problem_.vocab));
 }
 
+/// A row of the weight is most of all that is made up: what its elements share is worked out once.
+void MadeUp::fill_row(Field field, std::int64_t row, std::int64_t first_column,
+                      std::span<double> out) const {
+  const auto count = static_cast<std::int64_t>(out.size());
+  if (field != Field::weight) {
+    for (std::int64_t k = 0; k < count; ++k)
+      out[static_cast<std::size_t>(k)] = value(field, row, first_column + k);
+    return;
+  }
+  if (row >= problem_.vocab) {
+    std::fill(out.begin(), out.end(), std::numeric_limits<double>::quiet_NaN());
+    return;
+  }
+  const Spread spread = spread_of(row);
+  const std::uint64_t first = salt(field, row * options_.hidden_size + first_column);
+  for (std::int64_t k = 0; k < count; ++k)
+    out[static_cast<std::size_t>(k)] =
+        spread.mean + spread.deviation * normal(hash(first + static_cast<std::uint64_t>(k)));
+}
+
 HostArray MadeUp::read(Field field, const Block& block, DType dtype) const {
   std::vector<std::int64_t> sizes = {block.rows};
   if (shape(field).size() == 2) sizes.push_back(block.columns);
   HostArray out(dtype, sizes);
   auto* to = static_cast<std::byte*>(out.mutable_data());
-  const auto element = static_cast<std::int64_t>(size_of(dtype));
-#pragma omp parallel for if (block.rows * block.columns > 1 << 16)
-  for (std::int64_t i = 0; i < block.rows; ++i) {
-    const std::int64_t row = block.first_row + i;
-    for (std::int64_t k = 0; k < block.columns; ++k) {
-      std::byte* place = to + (i * block.columns + k) * element;
+  const auto row_bytes = block.columns * static_cast<std::int64_t>(size_of(dtype));
+#pragma omp parallel if (block.rows * block.columns > 1 << 16)
+  {
+    std::vector<double> made(static_cast<std::size_t>(block.columns));
+#pragma omp for
+    for (std::int64_t i = 0; i < block.rows; ++i) {
+      const std::int64_t row = block.first_row + i;
       if (is_floating(dtype)) {
-        const double made = value(field, row, block.first_column + k);
-        convert(&made, DType::float64, place, dtype, 1);
+        fill_row(field, row, block.first_column, made);
+        convert(made.data(), DType::float64, to + i * row_bytes, dtype, block.columns);
       } else {
-        const std::int64_t made =
+        const std::int64_t id =
             field == Field::targets ? target(row) : index_[static_cast<std::size_t>(row)];
-        convert(&made, DType::int64, place, dtype, 1);
+        convert(&id, DType::int64, to + i * row_bytes, dtype, 1);
       }
     }
   }

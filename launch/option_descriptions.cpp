@@ -97,6 +97,7 @@ po::options_description command_options(Command command) {
         "what to time; several separated by commas");
     add(group, "warmup", "COUNT", "passes that are not timed (2)");
     add(group, "iterations", "COUNT", "passes that are (10)");
+    add(group, "check-rows", "COUNT", "rows held against the reference; 0: not checked (6)");
     add(group, "delay", "MS", "every collective arrives so much later (0)");
     add(group, "sweep", "C0,C1,...", "each problem at these chunk rows");
     add(group, "svg", "F", "time against memory of the sweep, drawn by gnuplot");

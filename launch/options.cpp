@@ -189,6 +189,7 @@ void take_command(const Values& values, Options& out) {
   });
   values.integer("warmup", 0, out.warmup);
   values.integer("iterations", 1, out.iterations);
+  values.integer("check-rows", 0, out.check_rows);
   values.number("delay", out.delay_ms);
   values.list("sweep", out.sweep);
   values.text("svg", out.svg);

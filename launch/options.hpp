@@ -62,6 +62,7 @@ struct Options {
   std::vector<std::string> problems;
   std::int64_t warmup = 2;
   std::int64_t iterations = 10;
+  std::int64_t check_rows = 6;  ///< bench: rows held against the reference
   double delay_ms = 0;
   std::vector<std::int64_t> sweep;
   bool dense = false;

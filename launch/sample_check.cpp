@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <limits>
 
 #include "convert.hpp"
 
@@ -10,11 +11,13 @@ namespace shardloss::launch {
 namespace {
 
 /// A few rows, both ends among them.
-std::vector<std::int64_t> sample_rows(std::int64_t rows) {
+std::vector<std::int64_t> sample_rows(std::int64_t rows, std::int64_t most) {
   std::vector<std::int64_t> out;
   for (const std::int64_t row :
        {std::int64_t{0}, std::int64_t{1}, rows / 3, rows / 2, rows - 2, rows - 1})
     if (row >= 0 && row < rows && (out.empty() || row > out.back())) out.push_back(row);
+  if (static_cast<std::int64_t>(out.size()) > most)
+    out.erase(out.begin(), out.end() - static_cast<std::ptrdiff_t>(most));
   return out;
 }
 
@@ -168,8 +171,9 @@ double identity_share(const Communicator& host, const BenchData& data, const Res
 }  // namespace
 
 double check_sample(World& world, const BenchData& data, const Loss& loss, const Job& job) {
+  if (data.options.check_rows == 0) return std::numeric_limits<double>::quiet_NaN();
   const Communicator& host = world.host();
-  const auto rows = sample_rows(data.share.total_rows);
+  const auto rows = sample_rows(data.share.total_rows, data.options.check_rows);
   const auto got = collect(host, data, job.results(), rows);
   // What rank 0 finds, and the relative tolerance for the identity.
   double verdict[2] = {0, 0};

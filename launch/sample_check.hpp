@@ -7,7 +7,8 @@
 
 namespace shardloss::launch {
 
-/// The worst error as a share of what is allowed, the same on every rank:
+/// The worst error as a share of what is allowed, the same on every rank; NaN where --check-rows is
+/// 0:
 /// - lse and hidden gradient of some rows against the reference, which rank 0 computes for those
 ///   rows over the whole vocabulary;
 /// - the weight gradient through sum_v dW_v . w_v = sum_i dX_i . x_i, both being
