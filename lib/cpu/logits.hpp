@@ -17,21 +17,30 @@ struct Tile {
   std::int64_t size;
 };
 
-template <class Real>
-std::int64_t tile_count(const Context<Real>& context) {
-  return (context.plan.shard.vocab + context.map.tile - 1) / context.map.tile;
-}
-
-template <class Real>
-Tile tile_at(const Context<Real>& context, std::int64_t index) {
-  const std::int64_t begin = index * context.map.tile;
-  return {begin, std::min(context.map.tile, context.plan.shard.vocab - begin)};
-}
-
 /// Whether elements of `dtype` are Real already.
 template <class Real>
 constexpr bool is_real(DType dtype) {
   return dtype == dtype_of<Real>();
+}
+
+/// Columns of a tile. The workspace has tiles of map.tile columns to convert into, and transports
+/// want to move that often; with neither, wider tiles make threads wait for each other less often.
+template <class Real>
+std::int64_t tile_size(const Context<Real>& context) {
+  constexpr std::int64_t wide = 2048;
+  const bool free = context.plan.ranks == 1 && is_real<Real>(context.problem.dtype);
+  return free ? std::max(wide, context.map.tile) : context.map.tile;
+}
+
+template <class Real>
+std::int64_t tile_count(const Context<Real>& context) {
+  return (context.plan.shard.vocab + tile_size(context) - 1) / tile_size(context);
+}
+
+template <class Real>
+Tile tile_at(const Context<Real>& context, std::int64_t index) {
+  const std::int64_t begin = index * tile_size(context);
+  return {begin, std::min(tile_size(context), context.plan.shard.vocab - begin)};
 }
 
 /// The chunk's logits in its slot of the workspace.
