@@ -16,7 +16,11 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <exception>
+#include <memory>
 #include <vector>
+
+#include "shardloss/error.hpp"
 
 namespace shardloss::detail {
 namespace {
@@ -287,27 +291,53 @@ class EmbeddingPass {
 
 }  // namespace
 
+namespace {
+
+// An error in the middle of a pass leaves collectives without this rank: the group is lost with it.
+// Only what all ranks find at the same exchange (targets that differ, refused arguments) is not.
+template <class Run>
+void run_or_fail(Transport& transport, const Run& run) {
+  try {
+    run();
+  } catch (const Error& error) {
+    const bool together =
+        error.code() == ErrorCode::mismatch || error.code() == ErrorCode::invalid_argument;
+    if (error.fatal() || together || transport.size() == 1) throw;
+    throw transport.fail(Error(error.code(), error.what(), true));
+  } catch (const std::exception& error) {
+    throw transport.fail(Error(ErrorCode::internal, error.what(), true));
+  }
+}
+
+}  // namespace
+
 void run_pass(const Call& call, const Plan& plan, const WorkspaceMap& map, Backend& backend,
               Transport& transport) {
-  Pass(call, plan, map, backend, transport).run();
+  run_or_fail(transport, [&] { Pass(call, plan, map, backend, transport).run(); });
 }
 
 void run_embedding(const EmbedCall& call, const WorkspaceMap& map, Backend& backend,
                    Transport& transport) {
-  EmbeddingPass(call, map, backend, transport).run();
+  run_or_fail(transport, [&] { EmbeddingPass(call, map, backend, transport).run(); });
 }
 
 void refuse_call(std::uint64_t number, const WorkspaceMap& map, Transport& transport) {
   const auto segment = static_cast<std::size_t>(map.exchange_bytes);
-  std::vector<std::byte> exchange(segment * static_cast<std::size_t>(transport.size()));
+  const std::size_t size = segment * static_cast<std::size_t>(transport.size());
+  auto exchange = std::make_unique<std::byte[]>(size);
   CallHeader header{};
   header.verdict = 1;
   header.call = number;
-  std::memcpy(exchange.data() + segment * static_cast<std::size_t>(transport.rank()), &header,
+  std::memcpy(exchange.get() + segment * static_cast<std::size_t>(transport.rank()), &header,
               sizeof header);
   const std::vector<std::int64_t> bytes(static_cast<std::size_t>(transport.size()),
                                         map.exchange_bytes);
-  transport.wait(transport.all_gather(exchange.data(), bytes, {}), {});
+  try {
+    transport.wait(transport.all_gather(exchange.get(), bytes, {}), {});
+  } catch (const Error&) {
+    (void)exchange.release();  // a late peer may still write into it: leaked on purpose
+    throw;
+  }
 }
 
 }  // namespace shardloss::detail
