@@ -18,6 +18,7 @@
 #include <cstring>
 #include <exception>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "shardloss/error.hpp"
@@ -303,7 +304,8 @@ void run_or_fail(Transport& transport, const Run& run) {
     const bool together =
         error.code() == ErrorCode::mismatch || error.code() == ErrorCode::invalid_argument;
     if (error.fatal() || together || transport.size() == 1) throw;
-    throw transport.fail(Error(error.code(), error.what(), true));
+    const std::string text(error.what());
+    throw transport.fail(Error(error.code(), text.substr(name(error.code()).size() + 2), true));
   } catch (const std::exception& error) {
     throw transport.fail(Error(ErrorCode::internal, error.what(), true));
   }
