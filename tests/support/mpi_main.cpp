@@ -8,11 +8,6 @@
 #include <string>
 #include <vector>
 
-#ifdef __SANITIZE_ADDRESS__
-// Open MPI unloads its parts at the end; what they leak could then not be told from our own leaks.
-extern "C" __attribute__((visibility("default"))) int dlclose(void*) { return 0; }
-#endif
-
 namespace {
 
 std::string failures(const testing::TestResult& result) {
