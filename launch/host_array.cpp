@@ -49,6 +49,10 @@ void HostArray::poison() {
 std::vector<double> HostArray::doubles() const {
   std::vector<double> out(given() ? static_cast<std::size_t>(elements()) : 0);
   const auto* from = static_cast<const std::byte*>(data_);
+  if (given() && row_stride_ == columns()) {
+    convert(from, dtype_, out.data(), DType::float64, elements());
+    return out;
+  }
   for (std::int64_t i = 0; given() && i < rows(); ++i)
     convert(from + i * row_stride_ * static_cast<std::int64_t>(size_of(dtype_)), dtype_,
             out.data() + i * columns(), DType::float64, columns());

@@ -37,6 +37,14 @@ double norm(const double* values, std::int64_t count) {
   return std::sqrt(sum);
 }
 
+std::vector<double> weight_norms(const ReferenceProblem& p) {
+  std::vector<double> norms(static_cast<std::size_t>(p.vocab));
+#pragma omp parallel for if (p.vocab * p.hidden_size > 1 << 16)
+  for (std::int64_t v = 0; v < p.vocab; ++v)
+    norms[static_cast<std::size_t>(v)] = norm(p.weight.data() + v * p.hidden_size, p.hidden_size);
+  return norms;
+}
+
 RowKind kind_of(const ReferenceProblem& p, std::int64_t i) {
   if (!p.soft_targets.empty()) return RowKind::ordinary;
   const std::int64_t y = p.targets[static_cast<std::size_t>(i)];
@@ -221,28 +229,27 @@ void add_terms(ReferenceTerms& terms, std::size_t row, const Derivative& g, doub
   terms.factors[row] += factor * factor;
 }
 
-void put_gradients(const ReferenceProblem& p, const Row& row, double factor, ReferenceResult& out) {
-  if (row.kind != RowKind::ordinary) return;
+/// dX_i = sum_v du_iv w_v
+void put_hidden_gradient(const ReferenceProblem& p, const Row& row,
+                         const std::vector<Derivative>& du, const std::vector<double>& w_norms,
+                         ReferenceResult& out) {
   const std::int64_t d = p.hidden_size;
-  double mass = 0;
-  for (const double weight : row.weights) mass += weight;
-  std::vector<Derivative> du(row.z.size());
-  for (std::size_t v = 0; v < du.size(); ++v) {
-    du[v] = derivative(p, row, v, mass, factor);
-    for (auto* terms : {&out.hidden_terms, &out.weight_terms, &out.bias_terms})
-      terms->largest = std::max(terms->largest, du[v].formed);
-  }
-
-  const double* x = p.hidden.data() + row.index * d;
   double* dx = out.grad_hidden.data() + row.index * d;
-  const double x_norm = norm(x, d);
-  const auto i = static_cast<std::size_t>(row.index);
+#pragma omp parallel for reduction(+ : dx[:d]) if (p.vocab * d > 1 << 16)
   for (std::int64_t v = 0; v < p.vocab; ++v) {
-    const Derivative& g = du[static_cast<std::size_t>(v)];
     const double* w = p.weight.data() + v * d;
-    for (std::int64_t k = 0; k < d; ++k) dx[k] += g.value * w[k];
-    add_terms(out.hidden_terms, i, g, norm(w, d));
+    for (std::int64_t k = 0; k < d; ++k) dx[k] += du[static_cast<std::size_t>(v)].value * w[k];
   }
+  for (std::size_t v = 0; v < du.size(); ++v)
+    add_terms(out.hidden_terms, static_cast<std::size_t>(row.index), du[v], w_norms[v]);
+}
+
+/// dW_v += du_iv x_i, db_v += du_iv
+void put_weight_gradient(const ReferenceProblem& p, const Row& row,
+                         const std::vector<Derivative>& du, ReferenceResult& out) {
+  const std::int64_t d = p.hidden_size;
+  const double* x = p.hidden.data() + row.index * d;
+  const double x_norm = norm(x, d);
 #pragma omp parallel for if (p.vocab * d > 1 << 16)
   for (std::int64_t v = 0; v < p.vocab; ++v) {
     const auto at_v = static_cast<std::size_t>(v);
@@ -253,6 +260,22 @@ void put_gradients(const ReferenceProblem& p, const Row& row, double factor, Ref
     add_terms(out.weight_terms, at_v, g, x_norm);
     add_terms(out.bias_terms, at_v, g, 1);
   }
+}
+
+void put_gradients(const ReferenceProblem& p, const Row& row, double factor,
+                   const std::vector<double>& w_norms, ReferenceResult& out) {
+  if (row.kind != RowKind::ordinary) return;
+  double mass = 0;
+  for (const double weight : row.weights) mass += weight;
+  std::vector<Derivative> du(row.z.size());
+  for (std::size_t v = 0; v < du.size(); ++v) {
+    du[v] = derivative(p, row, v, mass, factor);
+    for (auto* terms : {&out.hidden_terms, &out.weight_terms, &out.bias_terms})
+      terms->largest = std::max(terms->largest, du[v].formed);
+  }
+
+  put_hidden_gradient(p, row, du, w_norms, out);
+  if (p.weight_gradients) put_weight_gradient(p, row, du, out);
 }
 
 ReferenceTerms sized_terms(std::size_t rows) {
@@ -278,8 +301,8 @@ ReferenceResult sized_result(const ReferenceProblem& p) {
   out.argmax.assign(n, -1);
   out.correct.assign(n, 0);
   out.grad_hidden.assign(n * d, 0);
-  out.grad_weight.assign(v * d, 0);
-  out.grad_bias.assign(v, 0);
+  out.grad_weight.assign(p.weight_gradients ? v * d : 0, 0);
+  out.grad_bias.assign(p.weight_gradients ? v : 0, 0);
   out.row_terms.assign(n, 0);
   out.hidden_terms = sized_terms(n);
   out.weight_terms = sized_terms(v);
@@ -313,11 +336,12 @@ ReferenceResult reference(const ReferenceProblem& p) {
 
   out.denominator = denominator_of(p, rows);
   const double factor = out.denominator == 0 ? 0 : 1 / out.denominator;
+  const std::vector<double> w_norms = weight_norms(p);
   double sum = 0;
   for (const std::int64_t i : rows) {
     Row row = softmax_row(p, i);
     put_outputs(p, row, factor, out);
-    put_gradients(p, row, factor, out);
+    put_gradients(p, row, factor, w_norms, out);
     sum += out.row_loss[static_cast<std::size_t>(i)];
     out.logit_magnitude = std::max(out.logit_magnitude, magnitude(p, row));
   }

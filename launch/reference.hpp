@@ -42,6 +42,9 @@ struct ReferenceProblem {
   double label_smoothing = 0.0;
   SmoothingForm label_smoothing_form = SmoothingForm::pytorch;
   double z_loss = 0.0;
+
+  /// false: no grad_weight and grad_bias; for a few rows of a large vocabulary.
+  bool weight_gradients = true;
 };
 
 /// What each row of a gradient is added up from: products of a logit gradient with a factor (a row

@@ -60,6 +60,7 @@ ReferenceProblem sample_problem(const BenchData& data, const std::vector<std::in
   p.upstream_lse = pick(source, Field::upstream_lse, real, rows);
   p.upstream_logprob = pick(source, Field::upstream_logprob, real, rows);
   p.upstream_entropy = pick(source, Field::upstream_entropy, real, rows);
+  p.weight_gradients = false;
   p.reduction = problem.reduction == Reduction::none ? Reduction::none : Reduction::sum;
   p.ignore_index = problem.ignore_index;
   p.logit_scale = problem.logit_scale;
