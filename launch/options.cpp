@@ -169,7 +169,10 @@ void take_way(const Values& values, Options& out) {
                             {{"cpu", DeviceKind::cpu}, {"cuda", DeviceKind::cuda}});
   values.with("deadline", [&](const std::string& text) {
     const double seconds = parse_number("deadline", text);
-    if (seconds < 0.001 || seconds > 1e7) refuse("deadline", text, "0.001 to 10000000 seconds");
+    const auto most = std::chrono::duration<double>(longest_deadline).count();
+    if (seconds < 0.001 || seconds > most)
+      refuse("deadline", text,
+             "0.001 to " + std::to_string(static_cast<std::int64_t>(most)) + " seconds");
     out.deadline = std::chrono::milliseconds(static_cast<std::int64_t>(seconds * 1000));
   });
 }
