@@ -147,8 +147,7 @@ void row_statistics(const StatisticsArguments& arguments, cudaStream_t stream);
 
 struct DlogitsArguments {
   LogitsArguments on;
-  const RowCoefficients<float>* coefficients = nullptr;  ///< [C], not divided yet
-  const ChunkScale* scale = nullptr;
+  const RowCoefficients<float>* coefficients = nullptr;  ///< [C]
   /// [C, columns]: the logits in place, or another buffer. Of the dtype of the logits; or 16-bit
   /// for float32 ones, a row beginning where its logits do.
   OutputMatrix out;
