@@ -114,7 +114,7 @@ void Loss::add_denominator(const Inputs& inputs, const Tensor& total, const Exec
   impl_->communicator.transport().check();
   detail::Call call{detail::Operation::forward, &inputs, &no_outputs, &no_upstreams, &no_gradients};
   call.stream = on.stream;
-  detail::validate_denominator(impl_->problem, impl_->plan, impl_->device, total, call);
+  detail::validate_denominator(impl_->problem, impl_->device, total, call);
   call.workspace = impl_->workspace_for(on);
   impl_->backend->add_denominator(call, total);
 }

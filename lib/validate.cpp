@@ -8,22 +8,14 @@
 #include <string>
 #include <vector>
 
+#include "checker.hpp"
 #include "chunks.hpp"
+#include "hash.hpp"
 #include "shardloss/error.hpp"
 #include "workspace.hpp"
 
 namespace shardloss::detail {
 namespace {
-
-[[noreturn]] void refuse(const std::string& text) {
-  throw Error(ErrorCode::invalid_argument, text);
-}
-
-// The argument check macro of the library: a condition, and a text with both sides.
-#define SHARDLOSS_REQUIRE(condition, text) \
-  do {                                     \
-    if (!(condition)) refuse(text);        \
-  } while (false)
 
 std::string number(double value) {
   char text[32];
@@ -67,137 +59,6 @@ void validate_objective(const Problem& p) {
   }
 }
 
-std::string stride_text(const ConstTensor& t) {
-  return "strides [" + std::to_string(t.stride(0)) + ", " + std::to_string(t.stride(1)) + "]";
-}
-
-// What a tensor of a call may be.
-struct Wanted {
-  std::vector<DType> dtypes;
-  int dims = 0;
-  std::int64_t rows = 1;
-  std::int64_t columns = 1;
-};
-
-std::string to_text(const Wanted& wanted) {
-  std::string text;
-  for (const DType dtype : wanted.dtypes)
-    text += (text.empty() ? "" : " or ") + std::string(name(dtype));
-  if (wanted.dims == 0) return text + " scalar";
-  text += " [" + std::to_string(wanted.rows);
-  if (wanted.dims == 2) text += ", " + std::to_string(wanted.columns);
-  return text + "]";
-}
-
-class Checker {
- public:
-  Checker(const Problem& problem, const Plan& plan, Device device)
-      : problem_(problem), plan_(plan), device_(device) {}
-
-  DType real() const { return problem_.dtype == DType::float64 ? DType::float64 : DType::float32; }
-
-  void check(const char* label, const ConstTensor& t, const Wanted& wanted) const {
-    bool fits = t.dims() == wanted.dims;
-    if (fits && wanted.dims >= 1) fits = t.size(0) == wanted.rows;
-    if (fits && wanted.dims == 2) fits = t.size(1) == wanted.columns;
-    bool known = false;
-    for (const DType dtype : wanted.dtypes) known = known || t.dtype() == dtype;
-    SHARDLOSS_REQUIRE(t.given() && fits && known, std::string(label) + ": found " + to_string(t) +
-                                                      ", wanted " + to_text(wanted));
-    SHARDLOSS_REQUIRE(t.device() == device_,
-                      std::string(label) + ": found " + to_string(t) + ", the loss runs on " +
-                          std::string(name(device_.kind)) + ":" + std::to_string(device_.index));
-    const bool empty = wanted.dims >= 1 && (wanted.rows == 0 || wanted.columns == 0);
-    SHARDLOSS_REQUIRE(empty || t.data() != nullptr,
-                      std::string(label) + ": null data in " + to_string(t));
-  }
-
-  // A matrix whose rows are dense.
-  void check_matrix(const char* label, const ConstTensor& t, const Wanted& wanted) const {
-    check(label, t, wanted);
-    SHARDLOSS_REQUIRE(wanted.columns <= 1 || t.stride(1) == 1,
-                      std::string(label) + ": " + stride_text(t) + ", wanted a column stride of 1");
-    SHARDLOSS_REQUIRE(wanted.rows <= 1 || t.stride(0) >= wanted.columns,
-                      std::string(label) + ": " + stride_text(t) +
-                          ", wanted a row stride of at least " + std::to_string(wanted.columns));
-  }
-
-  void check_dense(const char* label, const ConstTensor& t, const Wanted& wanted) const {
-    check(label, t, wanted);
-    SHARDLOSS_REQUIRE(
-        wanted.rows <= 1 || t.stride(0) == 1,
-        std::string(label) + ": stride " + std::to_string(t.stride(0)) + ", wanted 1");
-  }
-
-  // Absent unless the problem announces it; present where it does.
-  bool announced(const char* label, const ConstTensor& t, bool option) const {
-    SHARDLOSS_REQUIRE(t.given() == option,
-                      std::string(label) + (option ? ": not given, but the problem has it"
-                                                   : ": given, but the problem has none"));
-    return option;
-  }
-
-  // Keeps a written range, and refuses it where it meets one kept before.
-  void output(const char* label, const ConstTensor& t) { keep(label, t, true); }
-  void input(const char* label, const ConstTensor& t) { keep(label, t, false); }
-
- private:
-  struct Range {
-    const char* label;
-    bool written;
-    std::uintptr_t begin, end;   // bytes
-    std::int64_t stride, width;  // bytes from one run to the next, bytes of a run
-  };
-
-  static Range range_of(const char* label, const ConstTensor& t, bool written) {
-    const auto each = static_cast<std::int64_t>(size_of(t.dtype()));
-    const std::int64_t width = t.dims() == 2 ? t.size(1) * each : each;
-    const std::int64_t stride = t.dims() == 0 ? width : std::abs(t.stride(0)) * each;
-    const std::int64_t runs = t.dims() == 0 ? 1 : t.size(0);
-    auto begin = reinterpret_cast<std::uintptr_t>(t.data());
-    const auto reach = static_cast<std::uintptr_t>((runs - 1) * stride);
-    if (t.dims() != 0 && t.stride(0) < 0) begin -= reach;
-    return {label,  written, begin, begin + reach + static_cast<std::uintptr_t>(width),
-            stride, width};
-  }
-
-  static bool overlap(const Range& a, const Range& b) {
-    if (a.begin >= b.end || b.begin >= a.end) return false;
-    if (a.stride != b.stride || a.stride < a.width || a.stride < b.width) return true;
-    // Same stride: interleaved columns of one matrix do not meet.
-    const auto stride = static_cast<std::uintptr_t>(a.stride);
-    const std::uintptr_t ahead = (b.begin % stride + stride - a.begin % stride) % stride;
-    return ahead < static_cast<std::uintptr_t>(a.width) ||
-           stride - ahead < static_cast<std::uintptr_t>(b.width);
-  }
-
-  void keep(const char* label, const ConstTensor& t, bool written) {
-    if (!t.given() || (t.dims() >= 1 && t.size(0) == 0) || (t.dims() == 2 && t.size(1) == 0))
-      return;
-    SHARDLOSS_REQUIRE(!written || t.dims() == 0 || t.size(0) <= 1 || t.stride(0) != 0,
-                      std::string(label) + ": an output with stride 0");
-    const Range range = range_of(label, t, written);
-    for (const Range& other : ranges_) {
-      SHARDLOSS_REQUIRE(!(range.written || other.written) || !overlap(range, other),
-                        std::string(label) + " overlaps " + other.label);
-    }
-    ranges_.push_back(range);
-  }
-
-  const Problem& problem_;
-  const Plan& plan_;
-  Device device_;
-  std::vector<Range> ranges_;
-};
-
-std::uint64_t mix(std::uint64_t value) {  // splitmix64's finaliser
-  value ^= value >> 30;
-  value *= 0xbf58476d1ce4e5b9ULL;
-  value ^= value >> 27;
-  value *= 0x94d049bb133111ebULL;
-  return value ^ (value >> 31);
-}
-
 // Rows of this rank and of the group, and the word by which ranks agree on them.
 struct Rows {
   std::int64_t own = 0;
@@ -226,8 +87,7 @@ Rows count_rows(const Problem& problem, const Plan& plan, std::int64_t own,
     rows.group = std::accumulate(per_rank.begin(), per_rank.end(), std::int64_t{0});
     rows.first = std::accumulate(per_rank.begin(), per_rank.begin() + plan.rank, std::int64_t{0});
     rows.word = 0;
-    for (const std::int64_t count : per_rank)
-      rows.word = mix(rows.word + static_cast<std::uint64_t>(count) + 1);
+    for (const std::int64_t count : per_rank) rows.word = mix(rows.word, count);
   }
   SHARDLOSS_REQUIRE(rows.group <= problem.max_rows,
                     "rows: the call brings " + std::to_string(rows.group) + ", max_rows is " +
@@ -426,7 +286,7 @@ void validate_problem(const Problem& problem, DeviceKind device) {
 }
 
 void validate_call(const Problem& problem, const Plan& plan, Device device, Call& call) {
-  Checker checker(problem, plan, device);
+  Checker checker(problem.dtype, device);
   check_stream(device, call.stream);
   check_inputs(problem, plan, checker, call);
   const Rows rows = count_rows(problem, plan, call.rows, call.in->rows_per_rank);
@@ -445,9 +305,8 @@ void validate_call(const Problem& problem, const Plan& plan, Device device, Call
                     : cut_rows(call.rows, plan.chunk_rows, plan.slots);
 }
 
-void validate_denominator(const Problem& problem, const Plan& plan, Device device,
-                          const Tensor& total, Call& call) {
-  Checker checker(problem, plan, device);
+void validate_denominator(const Problem& problem, Device device, const Tensor& total, Call& call) {
+  Checker checker(problem.dtype, device);
   check_stream(device, call.stream);
   SHARDLOSS_REQUIRE(!problem.soft_targets,
                     "add_denominator: soft targets divide by the sum of token weights");
@@ -460,7 +319,7 @@ void validate_denominator(const Problem& problem, const Plan& plan, Device devic
 
 void validate_embed_call(const Problem& problem, const Plan& plan, Device device,
                          std::span<const std::int64_t> rows_per_rank, EmbedCall& call) {
-  Checker checker(problem, plan, device);
+  Checker checker(problem.dtype, device);
   check_stream(device, call.stream);
   SHARDLOSS_REQUIRE(call.ids.given() && call.ids.dims() == 1,
                     "ids: found " + to_string(call.ids) + ", wanted a vector");

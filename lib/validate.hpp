@@ -16,8 +16,7 @@ void validate_problem(const Problem& problem, DeviceKind device);
 void validate_call(const Problem& problem, const Plan& plan, Device device, Call& call);
 
 /// The same for a count of ordinary rows into `total`.
-void validate_denominator(const Problem& problem, const Plan& plan, Device device,
-                          const Tensor& total, Call& call);
+void validate_denominator(const Problem& problem, Device device, const Tensor& total, Call& call);
 
 /// The same for an embedding call.
 void validate_embed_call(const Problem& problem, const Plan& plan, Device device,

@@ -4,6 +4,7 @@
 #include <array>
 #include <cstring>
 
+#include "../hash.hpp"
 #include "convert.hpp"
 #include "headers.hpp"
 #include "row_steps.hpp"

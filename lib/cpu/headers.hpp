@@ -25,7 +25,4 @@ std::vector<CallHeader> agreed_headers(const Plan& plan, const WorkspaceMap& map
 /// The error of the group's first invalid target, the same on every rank.
 std::optional<Error> invalid_target(std::span<const CallHeader> headers, std::int64_t vocab);
 
-/// A hash over a sequence: mixes one more value in.
-std::uint64_t mix(std::uint64_t hash, std::int64_t value);
-
 }  // namespace shardloss::detail::cpu

@@ -3,6 +3,7 @@
 #include <cstring>
 #include <limits>
 
+#include "../hash.hpp"
 #include "convert.hpp"
 #include "headers.hpp"
 #include "objective.hpp"

@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "captured_graph.hpp"
+#include "forwarding_transport.hpp"
 
 namespace shardloss::test {
 namespace {
@@ -133,44 +134,24 @@ TEST_F(Graph, T32_InvalidTargetsOfAReplayAreToldByWait) {
   EXPECT_EQ(differences(sample, whole(sample, tensors.answer(), ranks()), loss.plan()), "");
 }
 
-/// Forwards to a group, and keeps the mailbox that the Loss shows it.
-class ObservedTransport final : public Transport {
+/// Keeps the mailbox that the Loss shows to its group.
+class ObservedTransport final : public launch::ForwardingTransport {
  public:
-  explicit ObservedTransport(const Communicator& inner)
-      : Transport(inner.rank(), inner.size(), inner.deadline()), inner_(inner) {}
+  using ForwardingTransport::ForwardingTransport;
 
   std::uint64_t started() const { return read(mailbox_->started); }
   std::uint64_t finished() const { return read(mailbox_->finished); }
 
-  bool serves(DeviceKind kind) const noexcept override { return to().serves(kind); }
-  std::string_view kind() const noexcept override { return to().kind(); }
-  void exchange_host(const void* mine, void* all, std::size_t bytes) override {
-    to().exchange_host(mine, all, bytes);
-  }
-  Ticket all_gather(void* data, std::span<const std::int64_t> bytes, Stream compute) override {
-    return to().all_gather(data, bytes, compute);
-  }
-  Ticket all_reduce(void* data, std::int64_t elements, DType dtype, Stream compute) override {
-    return to().all_reduce(data, elements, dtype, compute);
-  }
-  Ticket reduce_scatter(void* data, std::span<const std::int64_t> counts, DType dtype,
-                        Stream compute) override {
-    return to().reduce_scatter(data, counts, dtype, compute);
-  }
-  void wait(Ticket ticket, Stream compute) override { to().wait(ticket, compute); }
   void watch(Mailbox* mailbox) override {
     mailbox_ = mailbox;
     to().watch(mailbox);
   }
-  void unwatch(Mailbox* mailbox) override { to().unwatch(mailbox); }
 
  private:
   static std::uint64_t read(std::uint64_t& word) {
     return std::atomic_ref<std::uint64_t>(word).load(std::memory_order_acquire);
   }
-  Transport& to() const noexcept { return inner_.transport(); }
 
-  Communicator inner_;
   Mailbox* mailbox_ = nullptr;
 };
 

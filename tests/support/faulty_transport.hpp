@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "forwarding_transport.hpp"
 #include "shardloss/communicator.hpp"
 
 namespace shardloss::test {
@@ -40,28 +41,17 @@ struct Fault {
   std::chrono::milliseconds duration{0};
 };
 
-/// Forwards to another transport of the same rank.
-class FaultyTransport final : public Transport {
+class FaultyTransport final : public launch::ForwardingTransport {
  public:
   /// `delay`: no collective is complete sooner than that after its start.
   explicit FaultyTransport(Communicator inner, Fault fault = {},
                            std::chrono::milliseconds delay = std::chrono::milliseconds(0))
-      : Transport(inner.rank(), inner.size(), inner.deadline()),
-        inner_(std::move(inner)),
-        fault_(std::move(fault)),
-        delay_(delay) {}
+      : ForwardingTransport(std::move(inner)), fault_(std::move(fault)), delay_(delay) {}
 
   /// Collectives started so far.
   std::int64_t collectives() const { return collectives_; }
   /// Whether the misdeed has been done.
   bool done() const { return done_; }
-
-  bool serves(DeviceKind device) const noexcept override { return to().serves(device); }
-  std::string_view kind() const noexcept override { return to().kind(); }
-
-  void exchange_host(const void* mine, void* all, std::size_t bytes) override {
-    to().exchange_host(mine, all, bytes);
-  }
 
   Ticket all_gather(void* data, std::span<const std::int64_t> bytes, Stream compute) override {
     const auto own = static_cast<std::size_t>(rank());
@@ -101,16 +91,6 @@ class FaultyTransport final : public Transport {
     to().wait(inner_ticket, compute);
   }
 
-  void progress() override { to().progress(); }
-  void watch(Mailbox* mailbox) override { to().watch(mailbox); }
-  void unwatch(Mailbox* mailbox) override { to().unwatch(mailbox); }
-  // The state is the other transport's, so that its watchdog's findings show here.
-  void abort() override { to().abort(); }
-  void check() const override { to().check(); }
-  bool failed() const noexcept override { return to().failed(); }
-  Error fail(const Error& error) override { return to().fail(error); }
-  Traffic traffic() const noexcept override { return to().traffic(); }
-
   void note_step(const char* name, std::uint64_t call, std::int64_t chunk) noexcept override {
     to().note_step(name, call, chunk);
     const bool here = fault_.collective < 0 && (fault_.step.empty() || fault_.step == name) &&
@@ -120,8 +100,6 @@ class FaultyTransport final : public Transport {
   }
 
  private:
-  Transport& to() const noexcept { return inner_.transport(); }
-
   // Sleep, stop and kill happen here and now; false: it is a misdeed of a collective.
   bool misbehave_in_time() noexcept {
     if (fault_.misdeed == Misdeed::sleep) {
@@ -166,7 +144,6 @@ class FaultyTransport final : public Transport {
     return {last_id_};
   }
 
-  Communicator inner_;
   Fault fault_;
   std::chrono::milliseconds delay_;
   std::int64_t collectives_ = 0;
