@@ -81,7 +81,7 @@ struct SavedRow {
 /// A chunk row's logit gradient: du_v = (p_v (A + G (z_v - M)) + B [v == y] + C_v) s (1 - (z_v /
 /// cap)^2), p_v = exp(z_v - M - log_sum), C_v = C c_v (smoothing) or C c_v q'_v (soft targets);
 /// semantics.md 3 with z centred at M, so that nothing large cancels. All four are divided by the
-/// chunk's power of two.
+/// chunk's power of two: on the CPU as they are kept here, on CUDA as they are read.
 template <class Real>
 struct RowCoefficients {
   Real max;

@@ -7,10 +7,9 @@
 //   B = -t L (1 - a) c_y + g_logprob     C = -t L a / V     G = -g_entropy
 //
 // with L the upstream of the loss times the factor of the reduction. Every rank combines the same
-// numbers in rank order and gets the same bits. Reads P x C x 32 bytes. Two kernels: rows, each
-// block leaving its sums and its largest magnitude; then the chunk's power of two into the
-// coefficients, and the running sums. A row's scalars are double: they cost nothing, and large
-// terms cancel in them.
+// numbers in rank order and gets the same bits. Reads P x C x 32 bytes. Each block leaves its sums
+// and its largest magnitude; the block that finishes last adds them up in order. A row's scalars
+// are double: they cost nothing, and large terms cancel in them.
 #include "merge.cuh"
 
 namespace shardloss::detail::cuda {
@@ -103,7 +102,7 @@ __device__ void write_outputs(const CombineArguments& c, std::int64_t i, const C
   put(c.correct, at, static_cast<std::uint8_t>(ordinary && row.argmax == input.target));
 }
 
-// Before the chunk's power of two; all 0 unless the row is ordinary.
+// Not divided by the chunk's power of two; all 0 unless the row is ordinary.
 __device__ RowCoefficients<float> coefficients_of(const CombineArguments& c, RowKind kind,
                                                   const SavedRow<float>& saved,
                                                   const RowInput<float>& input) {
@@ -163,33 +162,25 @@ __device__ CombineShare fold_shares(CombineShare a, const CombineShare& b) {
   return a;
 }
 
-__global__ void __launch_bounds__(threads) rows_kernel(CombineArguments c) {
-  __shared__ CombineShare shared[threads];
-  CombineShare share{};
-  const std::int64_t step = static_cast<std::int64_t>(gridDim.x) * threads;
-  for (std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * threads + threadIdx.x; i < c.rows;
-       i += step) {
-    const RowInput<float> input = c.inputs[i];
-    CombinedRow row{};
-    row.kind = kind_of(c, input.target);
-    if (c.read != nullptr) {
-      row.saved = c.read[i];
-    } else {
-      combine_statistics(c, i, row);
-      set_loss(c, input, row);
-      write_outputs(c, i, row, input);
-      if (c.write != nullptr) c.write[i] = row.saved;
-    }
-    share.cross_entropy += row.cross_entropy;
-    share.z_loss += row.z_loss;
-    if (c.coefficients != nullptr) {
-      const RowCoefficients<float> k = coefficients_of(c, row.kind, row.saved, input);
-      c.coefficients[i] = k;
-      share.magnitude = fmaxf(share.magnitude, magnitude_of(c, k));
-    }
+__device__ CombineShare combine_one(const CombineArguments& c, std::int64_t i) {
+  const RowInput<float> input = c.inputs[i];
+  CombinedRow row{};
+  row.kind = kind_of(c, input.target);
+  if (c.read != nullptr) {
+    row.saved = c.read[i];
+  } else {
+    combine_statistics(c, i, row);
+    set_loss(c, input, row);
+    write_outputs(c, i, row, input);
+    if (c.write != nullptr) c.write[i] = row.saved;
   }
-  share = block_fold<threads>(share, shared, fold_shares);
-  if (threadIdx.x == 0) c.shares[blockIdx.x] = share;
+  CombineShare share{row.cross_entropy, row.z_loss, 0.0f};
+  if (c.coefficients != nullptr) {
+    const RowCoefficients<float> k = coefficients_of(c, row.kind, row.saved, input);
+    c.coefficients[i] = k;
+    share.magnitude = magnitude_of(c, k);
+  }
+  return share;
 }
 
 // A power of two that brings `magnitude` near 1, or near 2^10 where the logits are float16: their
@@ -200,40 +191,52 @@ __device__ ChunkScale chunk_scale(float magnitude, bool half_logits) {
   return {ldexpf(1.0f, power), ldexpf(1.0f, -power)};
 }
 
-__global__ void __launch_bounds__(threads) chunk_kernel(CombineArguments c, int shares) {
+// Whether this block is the last of the grid to have written its share, which it then sees all of.
+__device__ bool arrives_last(std::uint32_t* arrived) {
+  __shared__ bool last;
+  if (threadIdx.x == 0) {
+    __threadfence();
+    last = atomicAdd(arrived, 1u) == gridDim.x - 1;
+    __threadfence();
+  }
+  __syncthreads();
+  return last;
+}
+
+__global__ void __launch_bounds__(threads) combine_kernel(CombineArguments c) {
   __shared__ CombineShare shared[threads];
   CombineShare share{};
-  for (int i = static_cast<int>(threadIdx.x); i < shares; i += threads)
-    share = fold_shares(share, c.shares[i]);
+  const std::int64_t step = static_cast<std::int64_t>(gridDim.x) * threads;
+  for (std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * threads + threadIdx.x; i < c.rows;
+       i += step)
+    share = fold_shares(share, combine_one(c, i));
   share = block_fold<threads>(share, shared, fold_shares);
-  const ChunkScale scale = chunk_scale(share.magnitude, c.half_logits);
-  if (blockIdx.x == 0 && threadIdx.x == 0) {
-    c.scalars->cross_entropy += share.cross_entropy;
-    c.scalars->z_loss += share.z_loss;
-    c.scalars->scale[c.slot] = scale;
-    *const_cast<volatile std::uint64_t*>(&c.mailbox->step) = c.chunk;
+  if (threadIdx.x == 0) c.shares[blockIdx.x] = share;
+  if (!arrives_last(&c.scalars->arrived)) return;
+
+  share = {};
+  for (unsigned i = threadIdx.x; i < gridDim.x; i += threads) {
+    // Past the L1, which knows nothing of other multiprocessors' writes.
+    const CombineShare* other = c.shares + i;
+    share = fold_shares(
+        share, {__ldcg(&other->cross_entropy), __ldcg(&other->z_loss), __ldcg(&other->magnitude)});
   }
-  if (c.coefficients == nullptr) return;
-  const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * threads + threadIdx.x;
-  if (i >= c.rows) return;
-  RowCoefficients<float>& k = c.coefficients[i];
-  k.a *= scale.inverse;
-  k.g *= scale.inverse;
-  k.b *= scale.inverse;
-  k.c *= scale.inverse;
+  share = block_fold<threads>(share, shared, fold_shares);
+  if (threadIdx.x != 0) return;
+  c.scalars->arrived = 0;
+  c.scalars->cross_entropy += share.cross_entropy;
+  c.scalars->z_loss += share.z_loss;
+  c.scalars->scale[c.slot] = chunk_scale(share.magnitude, c.half_logits);
+  *const_cast<volatile std::uint64_t*>(&c.mailbox->step) = c.chunk;
 }
 
 }  // namespace
 
 void combine_rows(const CombineArguments& arguments, cudaStream_t stream) {
   if (arguments.rows == 0) return;
-  const unsigned blocks = blocks_for(arguments.rows, threads, most_combine_blocks);
-  rows_kernel<<<blocks, threads, 0, stream>>>(arguments);
-  SHARDLOSS_LAUNCHED("rows_kernel");
-  const unsigned scaling =
-      arguments.coefficients == nullptr ? 1 : blocks_for(arguments.rows, threads);
-  chunk_kernel<<<scaling, threads, 0, stream>>>(arguments, static_cast<int>(blocks));
-  SHARDLOSS_LAUNCHED("chunk_kernel");
+  combine_kernel<<<blocks_for(arguments.rows, threads, most_combine_blocks), threads, 0, stream>>>(
+      arguments);
+  SHARDLOSS_LAUNCHED("combine_kernel");
 }
 
 }  // namespace shardloss::detail::cuda

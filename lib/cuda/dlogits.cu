@@ -3,17 +3,22 @@
 //   du_v = (p_v (A + G (z_v - M)) + B [v == y] + C_v) s (1 - (z_v / cap)^2)
 //   p_v = exp(z_v - M - log_sum)     C_v = C, C c_v or C c_v q'_v
 //
-// with A, G, B, C of the row, divided by the chunk's power of two. Bytes: C columns elements read
-// and as many written. No element needs another, so a block takes a piece of a row, or of four rows
-// where they share class weights; each thread has its vectors in flight before it uses the first.
-// Rows whose coefficients are all 0 become exact zeros whatever their logits. A logit of -inf has
-// gradient 0.
+// with A, G, B, C of the row, divided here by the chunk's power of two. Bytes: C columns elements
+// read and as many written. No element needs another, so a block takes a piece of a row, or of four
+// rows where they share class weights; each thread has its vectors in flight before it uses the
+// first. Rows whose coefficients are all 0 become exact zeros whatever their logits. A logit of
+// -inf has gradient 0. Padding up to a multiple of 8 columns becomes 0: products may touch it.
+//
+// Rows go backwards: the statistics read the last ones last, so those are still in the cache, and
+// the products that follow begin with the rows written last.
 #include "logits.cuh"
 
 namespace shardloss::detail::cuda {
 namespace {
 
 constexpr int threads = 256;
+
+__device__ int padded(int columns) { return (columns + 7) / 8 * 8; }
 
 // A row's coefficients ready for use: scaled by s, and p_v = 2^(z log2 e - offset).
 struct RowTerms {
@@ -24,6 +29,7 @@ struct RowTerms {
   bool zero;
 };
 
+// `scale`: s over the chunk's power of two.
 __device__ RowTerms terms_of(const RowCoefficients<float>& row, float scale) {
   RowTerms t;
   // M log2 e + log_sum log2 e, and what its roundings lost, so that the p of a row add up to 1.
@@ -85,8 +91,9 @@ template <class T, unsigned features, int row_count, int vectors>
 __global__ void __launch_bounds__(threads)
     dlogits_kernel(DlogitsArguments d, LogitScale scale, unsigned tiles) {
   constexpr int width = lanes<T>;
-  const std::int64_t first_row = static_cast<std::int64_t>(blockIdx.x / tiles) * row_count;
-  const unsigned tile = blockIdx.x % tiles;
+  const unsigned block = gridDim.x - 1 - blockIdx.x;
+  const std::int64_t first_row = static_cast<std::int64_t>(block / tiles) * row_count;
+  const unsigned tile = block % tiles;
   const int columns = static_cast<int>(d.on.objective.columns);
   const unsigned whole = static_cast<unsigned>(columns / width);
   const unsigned first = tile * (threads * vectors) + threadIdx.x;
@@ -110,13 +117,14 @@ __global__ void __launch_bounds__(threads)
       if (first + j * threads < whole)
         load_floats(d.on.class_weights + (first + j * threads) * width, w[j]);
   }
+  const float row_scale = scale.scale * d.scale->inverse;
   const int tail = static_cast<int>(whole * width + threadIdx.x);
-  const bool has_tail = tile == tiles - 1 && tail < columns;
+  const bool has_tail = tile == tiles - 1 && tail < padded(columns);
 #pragma unroll
   for (int r = 0; r < row_count; ++r) {
     const std::int64_t row = first_row + r;
     if (row >= d.on.rows) break;
-    const RowTerms t = terms_of(d.coefficients[row], scale.scale);
+    const RowTerms t = terms_of(d.coefficients[row], row_scale);
     [[maybe_unused]] const std::int64_t soft_row = d.coefficients[row].row;
 #pragma unroll
     for (int j = 0; j < vectors; ++j) {
@@ -130,6 +138,10 @@ __global__ void __launch_bounds__(threads)
       store16(out + row * d.out.row_stride + column, pack<T>(u));
     }
     if (!has_tail) continue;
+    if (tail >= columns) {
+      out[row * d.out.row_stride + tail] = T{};
+      continue;
+    }
     float u[1] = {to_float(in[row * d.on.logits.row_stride + tail])};
     float one[1] = {};
     if constexpr ((features & with_classes) != 0) one[0] = d.on.class_weights[tail];
@@ -144,11 +156,11 @@ __global__ void __launch_bounds__(threads)
 template <class Out, unsigned features>
 __global__ void __launch_bounds__(threads) narrow_kernel(DlogitsArguments d, LogitScale scale) {
   constexpr int width = lanes<Out>;
-  const std::int64_t row = blockIdx.x;
+  const std::int64_t row = gridDim.x - 1 - blockIdx.x;
   const int columns = static_cast<int>(d.on.objective.columns);
   const auto* in = static_cast<const float*>(d.on.logits.data) + row * d.on.logits.row_stride;
   auto* out = static_cast<Out*>(d.out.data) + row * d.out.row_stride;
-  const RowTerms t = terms_of(d.coefficients[row], scale.scale);
+  const RowTerms t = terms_of(d.coefficients[row], scale.scale * d.scale->inverse);
   [[maybe_unused]] const std::int64_t soft_row = d.coefficients[row].row;
   const unsigned pieces = (static_cast<unsigned>(columns) + width - 1) / width;
   for (unsigned first = 0; first < pieces; first += threads) {
@@ -178,13 +190,10 @@ __global__ void __launch_bounds__(threads) narrow_kernel(DlogitsArguments d, Log
     __syncthreads();
     if (valid == 0) continue;
     gradient<float, features>(u, w, t, scale, column);
-    if (valid == width) {
-      store16(out + column, pack<Out>(u));
-    } else {
 #pragma unroll
-      for (int i = 0; i < width; ++i)
-        if (i < valid) out[column + i] = from_float<Out>(u[i]);
-    }
+    for (int i = 0; i < width; ++i)
+      if (i >= valid) u[i] = 0.0f;
+    store16(out + column, pack<Out>(u));
   }
 }
 

@@ -9,11 +9,11 @@ void CudaBackend::make_dlogits(const Call& call, const Chunk& chunk) const {
   DlogitsArguments d;
   d.on = logits_arguments(call, chunk, call.up->entropy.given());
   d.coefficients = in<RowCoefficients<float>>(call.workspace, Buffer::coefficients, chunk.slot);
+  d.scale = &scalars(call.workspace)->scale[chunk.slot];
   d.out = dlogits_of(call, chunk);
   dlogits(d, stream);
   if (call.grad->bias.given()) {
-    sum_columns(as_input(d.out), chunk.rows, plan_.shard.vocab,
-                &scalars(call.workspace)->scale[chunk.slot], chunk.index == 0,
+    sum_columns(as_input(d.out), chunk.rows, plan_.shard.vocab, d.scale, chunk.index == 0,
                 in<float>(call.workspace, Buffer::grad_bias), stream);
   }
 }

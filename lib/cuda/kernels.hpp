@@ -147,7 +147,8 @@ void row_statistics(const StatisticsArguments& arguments, cudaStream_t stream);
 
 struct DlogitsArguments {
   LogitsArguments on;
-  const RowCoefficients<float>* coefficients = nullptr;  ///< [C]
+  const RowCoefficients<float>* coefficients = nullptr;  ///< [C], not divided yet
+  const ChunkScale* scale = nullptr;
   /// [C, columns]: the logits in place, or another buffer. Of the dtype of the logits; or 16-bit
   /// for float32 ones, a row beginning where its logits do.
   OutputMatrix out;

@@ -8,7 +8,7 @@
 
 namespace shardloss::detail::cuda {
 
-/// A chunk's power of two: coefficients are stored times `inverse`, products multiply by `alpha`.
+/// A chunk's power of two: logit gradients are made times `inverse`, products multiply by `alpha`.
 struct ChunkScale {
   float alpha;
   float inverse;
@@ -19,6 +19,7 @@ struct PassScalars {
   std::uint64_t call;          ///< number of this call on the device
   std::uint32_t disagreement;  ///< 1: ranks differ, the loss is NaN
   std::uint32_t empty;         ///< 1: what divides the loss is 0: loss 0, gradients 0
+  std::uint32_t arrived;       ///< blocks of a chunk's combination that are done
   double denominator;          ///< sum of t c_y over the ordinary rows of the group
   double factor;               ///< of the reduction: 1, 1 / denominator or 1 / normalizer
   std::int64_t counted;        ///< ordinary rows of the group
