@@ -34,6 +34,8 @@ class Checker {
 
   /// The dtype of weights, upstreams and per-row outputs.
   DType real() const { return dtype_ == DType::float64 ? DType::float64 : DType::float32; }
+  /// Whether the elements of tensors can be read here and now.
+  bool on_host() const { return device_.kind == DeviceKind::cpu; }
 
   void check(const char* label, const ConstTensor& t, const Wanted& wanted) const;
   /// A matrix whose rows are dense.

@@ -45,7 +45,7 @@ struct Instance {
     number = ++calls;
     try {
       validate();
-    } catch (const Error&) {
+    } catch (...) {
       refuse(number);
       throw;
     }

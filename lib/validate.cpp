@@ -95,6 +95,23 @@ Rows count_rows(const Problem& problem, const Plan& plan, std::int64_t own,
   return rows;
 }
 
+// Every entry is one of `rows` rows, and no other's. The CPU looks before it touches anything; on
+// CUDA the values are not here to be read, and the kernels look.
+void check_row_index(const ConstTensor& index, std::int64_t rows) {
+  const auto* entries = static_cast<const std::int64_t*>(index.data());
+  std::vector<bool> named(static_cast<std::size_t>(rows));
+  for (std::int64_t i = 0; i < index.size(0); ++i) {
+    const std::int64_t row = entries[i];
+    const auto found = [&] {
+      return "row_index[" + std::to_string(i) + "] is " + std::to_string(row);
+    };
+    SHARDLOSS_REQUIRE(row >= 0 && row < rows,
+                      found() + ", wanted a row of 0 .. " + std::to_string(rows - 1));
+    SHARDLOSS_REQUIRE(!named[static_cast<std::size_t>(row)], found() + ", which it names twice");
+    named[static_cast<std::size_t>(row)] = true;
+  }
+}
+
 // Rows, targets and their weights; call.hidden_rows is known.
 void check_targets(const Problem& problem, const Checker& checker, Call& call) {
   const Inputs& in = *call.in;
@@ -107,6 +124,7 @@ void check_targets(const Problem& problem, const Checker& checker, Call& call) {
     SHARDLOSS_REQUIRE(call.rows <= call.hidden_rows, "row_index: names " +
                                                          std::to_string(call.rows) + " rows of " +
                                                          std::to_string(call.hidden_rows));
+    if (checker.on_host()) check_row_index(in.row_index, call.hidden_rows);
   }
   if (checker.announced("soft_targets", in.soft_targets, problem.soft_targets)) {
     SHARDLOSS_REQUIRE(!in.targets.given(), "targets: given beside soft_targets");

@@ -32,6 +32,9 @@ struct Inputs {
   /// [n], int64, contiguous, no row twice; where Problem::row_index: only these rows of `hidden`
   /// are computed. The others get loss 0, target_logprob 0, correct 0, lse and entropy NaN (they
   /// are not known), argmax -1, and a zero row of the hidden gradient. Not given: all rows.
+  /// An entry outside [0, rows) is invalid_argument: on the CPU the call is refused before anything
+  /// is touched, likewise for a row named twice; on CUDA no memory outside the rows is touched, the
+  /// loss is NaN and wait() throws. A row named twice is not found out there: results unspecified.
   ConstTensor row_index{};
   /// row_sharded: rows of every rank, [P], the same list on every rank (with row_index: the lengths
   /// of the ranks' indices). replicated: leave empty.

@@ -18,7 +18,8 @@ struct Arguments {
 class CallArguments : public RankTest {
  protected:
   /// Bends the call on `bad_rank` only; every rank must end in invalid_argument, the bent one with
-  /// `parts` in its text. Afterwards a good call on the same objects must still be right.
+  /// `parts` in its text and all its outputs untouched. Afterwards a good call on the same objects
+  /// must still be right.
   void expect_refused(const Sample& sample, std::initializer_list<std::string_view> parts,
                       const std::function<void(Arguments&)>& bend) {
     const int bad_rank = ranks() - 1;
@@ -26,6 +27,7 @@ class CallArguments : public RankTest {
     Tensors tensors = place(sample);
     Arguments call{tensors.inputs(), tensors.outputs(), tensors.upstreams(), tensors.gradients()};
     if (rank() == bad_rank) bend(call);
+    const std::vector<std::byte> before = tensors.all_bytes();
     if (on_gpu() && ranks() > 1) GTEST_SKIP() << "a GPU call does not wait for other ranks' checks";
     if (rank() == bad_rank)
       expect_error(ErrorCode::invalid_argument, parts, [&] { forward_backward(loss, call); });
@@ -33,6 +35,7 @@ class CallArguments : public RankTest {
       expect_error(ErrorCode::invalid_argument, {"rank " + std::to_string(bad_rank)},
                    [&] { forward_backward(loss, call); });
     EXPECT_FALSE(communicator().failed());
+    EXPECT_TRUE(rank() != bad_rank || tensors.all_bytes() == before);
     tensors.reset();
     run(loss, tensors, Way::fused);
     EXPECT_EQ(differences(sample, whole(sample, tensors.answer(), ranks()), loss.plan()), "");
@@ -187,6 +190,62 @@ TEST_F(CallArguments, RowsPerRankMustFitTheRowsBrought) {
                  [&](Arguments& call) { call.in.rows_per_rank = rows; });
   expect_refused(fill(problem, ranks(), 3), {"rows_per_rank"},
                  [](Arguments& call) { call.in.rows_per_rank = {}; });
+}
+
+Sample indexed_sample(Layout layout) {
+  Problem problem = plain_problem(9, 6, 20);
+  problem.layout = layout;
+  problem.row_index = true;
+  Sample sample = fill(problem, ranks(), 4);
+  if (layout == Layout::row_sharded) {
+    sample.split.assign(static_cast<std::size_t>(ranks()), 1);
+    sample.split.back() = 10 - ranks();
+  }
+  sample.data.row_index = {1, 2, 4, 5, 8};
+  return sample;
+}
+
+TEST_F(CallArguments, ARowIndexOutsideTheRowsIsRefusedBeforeAnythingIsTouched) {
+  if (on_gpu()) GTEST_SKIP() << "a GPU call cannot read its arguments";
+  for (const Layout layout : {Layout::replicated, Layout::row_sharded}) {
+    const Sample good = indexed_sample(layout);
+    const std::int64_t rows =
+        layout == Layout::replicated ? good.data.rows : good.own_rows(ranks() - 1);
+    for (const std::int64_t outside : {rows, std::int64_t{-1}, std::int64_t{1} << 40}) {
+      std::vector<std::int64_t> index;
+      expect_refused(good,
+                     {"row_index[", std::to_string(outside), "0 .. " + std::to_string(rows - 1)},
+                     [&](Arguments& call) {
+                       const auto* old = static_cast<const std::int64_t*>(data(call.in.row_index));
+                       const std::int64_t size = call.in.row_index.size(0);
+                       index.assign(old, old + size);
+                       index.back() = outside;
+                       call.in.row_index = ConstTensor(index.data(), DType::int64, size, 1);
+                     });
+    }
+  }
+}
+
+TEST_F(CallArguments, ARowIndexThatNamesARowTwiceIsRefused) {
+  if (on_gpu()) GTEST_SKIP() << "a GPU call cannot read its arguments";
+  const std::vector<std::int64_t> index = {3, 0, 8, 3, 5};
+  expect_refused(
+      indexed_sample(Layout::replicated), {"row_index[3] is 3", "twice"},
+      [&](Arguments& call) { call.in.row_index = ConstTensor(index.data(), DType::int64, 5, 1); });
+}
+
+TEST_F(CallArguments, ACountOfRowsOutsideIsRefusedToo) {
+  if (on_gpu()) GTEST_SKIP() << "a GPU call cannot read its arguments";
+  const Sample good = indexed_sample(Layout::replicated);
+  const Loss loss = make(good);
+  const Tensors tensors = place(good);
+  Inputs in = tensors.inputs();
+  const std::int64_t outside = 9;
+  in.row_index = ConstTensor(&outside, DType::int64, 1, 1);
+  float total = 0;
+  expect_error(ErrorCode::invalid_argument, {"row_index[0] is 9"},
+               [&] { loss.add_denominator(in, Tensor(&total, DType::float32)); });
+  EXPECT_EQ(total, 0);
 }
 
 using Construction = RankTest;
