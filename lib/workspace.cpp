@@ -8,6 +8,7 @@ namespace {
 
 constexpr std::size_t alignment = 256;
 constexpr std::size_t scalars_bytes = 4096;
+constexpr std::size_t shares_bytes = 65536;
 constexpr std::size_t cublas_bytes = std::size_t{32} << 20;
 constexpr std::int64_t cpu_tile = 512;
 
@@ -84,9 +85,9 @@ WorkspaceMap map_workspace(const Problem& problem, const Plan& plan) {
   if (plan.device == DeviceKind::cpu) {
     place_cpu_tiles(map, problem, plan);
   } else {
-    // Column sums of dU and the scan of the targets leave one partial result a block.
-    const std::int64_t bias_partials = problem.bias ? 32 * logits_ld(plan.shard.vocab) : 0;
-    map.place(Buffer::row_scratch, 0, 65536 + bytes_of(bias_partials, sizeof(float)));
+    // Scans and combinations leave a share a block; behind them the bias, as the products take it.
+    const std::int64_t bias = problem.bias ? logits_ld(plan.shard.vocab) : 0;
+    map.place(Buffer::row_scratch, 0, shares_bytes + bytes_of(bias, size_of(plan.logits_dtype)));
     map.place(Buffer::gemm, 0, cublas_bytes);
   }
   return map;

@@ -170,6 +170,22 @@ TEST(Plan, ShowsTheWeightGradientsAccumulatorByItself) {
   EXPECT_EQ(bytes_named(plan_of(problem), "weight gradient"), 0u);
 }
 
+// CUDA: shares of blocks, then the bias once, in the dtype of the logits. CPU: two numbers a row.
+TEST(Plan, RowScratchHoldsTheBiasOnceAndOnGpusAlone) {
+  Problem problem = llama();
+  problem.chunking = {Chunking::Rule::rows, 1024};
+  const auto scratch = [&](DeviceKind device) {
+    return bytes_named(plan_of(problem, 1, 0, device), "row scratch");
+  };
+  EXPECT_EQ(scratch(DeviceKind::cuda), 65536u);
+  EXPECT_EQ(scratch(DeviceKind::cpu), 1024u * 2 * 4);
+  problem.bias = true;
+  EXPECT_EQ(scratch(DeviceKind::cuda), 65536u + 128256 * 2);
+  EXPECT_EQ(scratch(DeviceKind::cpu), 1024u * 2 * 4);
+  problem.accumulation = Accumulation::accurate;
+  EXPECT_EQ(scratch(DeviceKind::cuda), 65536u + 128256 * 4);
+}
+
 TEST(Plan, FrozenHeadHasNoBufferOfTheWeightsSize) {
   Problem problem = llama();
   problem.grad_weight = GradDType::none;
