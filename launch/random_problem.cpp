@@ -108,9 +108,11 @@ void draw_way(Draw& draw, const Sizes& sizes, int ranks, DeviceKind device, bool
     draw.add("way", "two_step");
     if (draw.chance(40)) draw.add("keep-logits", draw.between(0, sizes.rows + 3));
   }
+  // The plan's matrix product workspace, which no limit can be without.
+  const std::int64_t library_bytes = device == DeviceKind::cuda ? std::int64_t{32} << 20 : 0;
   switch (draw.between(0, 5)) {
     case 0: draw.add("chunking", draw.one_of<std::string>({"auto", "aspect_ratio:1"})); break;
-    case 1: draw.add("workspace-limit", draw.between(1 << 20, 1 << 21)); break;
+    case 1: draw.add("workspace-limit", draw.between(1 << 20, 1 << 21) + library_bytes); break;
     default: draw.add("chunk-rows", draw.between(1, sizes.rows + 2));
   }
   draw.maybe(60, "accumulation", {"accurate", "balanced", "compact"});
