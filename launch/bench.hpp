@@ -24,11 +24,14 @@ Options bench_options(const Options& options, const std::string& text, int ranks
 /// The string of such options with the chunk rows that the plan chose.
 std::string bench_name(const Problem& problem, const Plan& plan);
 
+/// The middle value; the mean of the middle two.
+double median(std::vector<double> values);
+
 /// Seconds of the repetitions of one thing, each the slowest rank's.
 struct Times {
   std::vector<double> seconds;
 
-  double median() const;
+  double median() const { return launch::median(seconds); }
   double p95() const;
 };
 
@@ -40,6 +43,12 @@ void barrier(const Communicator& host);
 
 /// One row of results: for the screen in columns, for the report as JSON.
 Json timing_json(const Times& times, double flops, std::int64_t rows);
+
+/// true, false, or null where nothing was checked (NaN).
+Json right_json(double error_share);
+
+/// Operations of one pass.
+double pass_flops(const Plan& plan, Way way);
 
 /// A problem made up for a bench, and this rank's part of it.
 struct BenchData {

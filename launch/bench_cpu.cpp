@@ -1,10 +1,10 @@
 // `shardloss bench` on CPUs: the pass against its three matrix products alone.
 #include <malloc.h>
 
-#include <cmath>
 #include <cstdio>
 
 #include "bench.hpp"
+#include "bench_variants.hpp"
 #include "delay_transport.hpp"
 #include "job.hpp"
 #include "progress.hpp"
@@ -28,10 +28,26 @@ std::int64_t heap_bytes() {
 
 std::int64_t array_bytes(const Share& share, const Results& results) {
   std::size_t bytes = 0;
-  for (const HostArray* array :
-       {&share.hidden, &share.weight, &share.bias, &share.targets, &share.soft_targets,
-        &share.token_weights, &share.class_weights, &results.loss, &results.lse,
-        &results.grad_hidden, &results.grad_weight, &results.grad_bias})
+  for (const HostArray* array : {&share.hidden,
+                                 &share.weight,
+                                 &share.bias,
+                                 &share.targets,
+                                 &share.soft_targets,
+                                 &share.token_weights,
+                                 &share.class_weights,
+                                 &share.upstream_lse,
+                                 &share.upstream_logprob,
+                                 &share.upstream_entropy,
+                                 &results.loss,
+                                 &results.row_loss,
+                                 &results.lse,
+                                 &results.target_logprob,
+                                 &results.entropy,
+                                 &results.argmax,
+                                 &results.correct,
+                                 &results.grad_hidden,
+                                 &results.grad_weight,
+                                 &results.grad_bias})
     if (array->given()) bytes += array->bytes();
   return static_cast<std::int64_t>(bytes);
 }
@@ -50,15 +66,16 @@ struct Measured {
   Times pass, floor, delayed;
 };
 
-Measured measure(World& world, const Options& options, Job& job, SgemmFloor& floor,
-                 DelayTransport& transport) {
+Measured measure(World& world, const Options& options, Job& job, Variants& variants,
+                 SgemmFloor& floor, DelayTransport& transport) {
   const Communicator& host = world.host();
   Measured out;
   Progress progress("bench", options.warmup + options.iterations, world.rank() == 0);
   const auto delay = std::chrono::microseconds(static_cast<std::int64_t>(1e3 * options.delay_ms));
   for (std::int64_t i = -options.warmup; i < options.iterations; ++i) {
     progress.at(i + options.warmup);
-    const double pass = timed(host, [&] { job.enqueue(); });
+    const double pass =
+        variants.turn(i, job, [&](Job& one) { return timed(host, [&] { one.enqueue(); }); });
     const double products = timed(host, [&] { floor.run(); });
     double delayed = 0;
     if (delay.count() > 0) {
@@ -99,6 +116,7 @@ void print_row(const Json& row) {
         row["delay"]["ms"].get<double>(), row["delay"]["collectives"].get<long long>(),
         row["delay"]["pass"]["median_ms"].get<double>(),
         100 * row["delay"]["grown_share"].get<double>());
+  print_variants(row["variants"]);
 }
 
 Json delay_json(const Options& options, const Measured& times, std::int64_t collectives,
@@ -120,7 +138,7 @@ Json bench_cpu(World& world, const Options& options) {
   const Communicator group(transport);
   const std::int64_t heap_before = heap_bytes();
   const Loss loss(data.share.problem, group);
-  Job job(loss, data.share, options.way, Answers::training);
+  Job job(loss, data.share, options.way, options.outputs);
   const std::int64_t library = heap_bytes() - heap_before - array_bytes({}, job.results());
   const Traffic before = group.traffic();
   (void)job.run();
@@ -130,11 +148,11 @@ Json bench_cpu(World& world, const Options& options) {
   const double error = check_sample(world, data, loss, job);
 
   SgemmFloor floor(data.share, loss.plan());
-  const Measured times = measure(world, options, job, floor, *transport);
+  Variants variants(world, options, group, {});
+  const Measured times = measure(world, options, job, variants, floor, *transport);
   const Plan& plan = loss.plan();
   const bool fused = options.way == Way::fused;
-  const double flops =
-      fused ? plan.forward_backward_flops : plan.forward_flops + plan.backward_flops;
+  const double flops = pass_flops(plan, options.way);
   const auto planned =
       static_cast<std::int64_t>(plan.workspace_bytes + (fused ? 0 : plan.saved_bytes));
   const std::int64_t rows = data.share.total_rows;
@@ -142,7 +160,7 @@ Json bench_cpu(World& world, const Options& options) {
       {"problem", bench_name(loss.problem(), plan)},
       {"device", "cpu"},
       {"way", fused ? "fused" : "two_step"},
-      {"right", std::isnan(error) ? Json() : Json(error <= 1)},
+      {"right", right_json(error)},
       {"error_share", error},
       {"ratio", times.pass.median() / times.floor.median()},
       {"pass", timing_json(times.pass, flops, rows)},
@@ -154,6 +172,8 @@ Json bench_cpu(World& world, const Options& options) {
         {"resident_bytes", resident},
         {"resident_above_bytes", resident - planned - array_bytes(data.share, job.results())}}}};
   if (options.delay_ms > 0) row["delay"] = delay_json(options, times, collectives, flops, rows);
+  row["variants"] = variants.rows(times.pass);
+  row["options"] = to_json(loss.problem());
   row["plan"] = to_json(plan);
   if (host.rank() == 0) print_row(row);
   return row;

@@ -1,10 +1,10 @@
 // `shardloss bench --device cuda`: the pass against its matrix products at the same chunk size
 // (F_C), without chunks (F), and the memory traffic of separate row kernels (E).
 #include <chrono>
-#include <cmath>
 #include <cstdio>
 
 #include "bench.hpp"
+#include "bench_variants.hpp"
 #include "device_memory.hpp"
 #include "gpu_floor.hpp"
 #include "gpu_yardsticks.hpp"
@@ -76,6 +76,7 @@ struct GpuTimes {
 /// Everything that is timed by turns.
 struct Contestants {
   Job& job;
+  Variants& variants;
   GpuFloor& floor;
   GpuFloor* whole;
   Copy& copy;
@@ -91,10 +92,13 @@ GpuTimes measure(World& world, const Options& options, Contestants who) {
   for (std::int64_t i = -options.warmup; i < options.iterations; ++i) {
     progress.at(i + options.warmup);
     double enqueue = 0;
-    const double pass = device_seconds(host, stream, [&] {
-      const auto start = std::chrono::steady_clock::now();
-      who.job.enqueue();
-      enqueue = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    const double pass = who.variants.turn(i, who.job, [&](Job& one) {
+      return device_seconds(host, static_cast<cudaStream_t>(one.stream().handle), [&] {
+        const auto start = std::chrono::steady_clock::now();
+        one.enqueue();
+        if (&one != &who.job) return;
+        enqueue = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+      });
     });
     const double floor = device_seconds(host, stream, [&] { who.floor.run(); });
     const double whole =
@@ -121,7 +125,7 @@ GpuTimes measure(World& world, const Options& options, Contestants who) {
 }
 
 /// The row, in the terms of the targets: pass <= F_C + 1.1 E + half of the collectives' own time.
-Json row_json(const Loss& loss, const GpuTimes& times, const GpuFloor& floor, double error,
+Json row_json(const Loss& loss, Way way, const GpuTimes& times, const GpuFloor& floor, double error,
               const std::string& card) {
   const Plan& plan = loss.plan();
   const Problem& problem = loss.problem();
@@ -138,9 +142,9 @@ Json row_json(const Loss& loss, const GpuTimes& times, const GpuFloor& floor, do
           {"card", card},
           {"grad_weight", name(problem.grad_weight)},
           {"accumulation", name(problem.accumulation)},
-          {"right", std::isnan(error) ? Json() : Json(error <= 1)},
+          {"right", right_json(error)},
           {"error_share", error},
-          {"pass", timing_json(times.pass, plan.forward_backward_flops, problem.max_rows)},
+          {"pass", timing_json(times.pass, pass_flops(plan, way), problem.max_rows)},
           {"products", timing_json(times.floor, floor.flops(), problem.max_rows)},
           {"products_unchunked", timing_json(times.whole, floor.flops(), problem.max_rows)},
           {"candidates", floor.candidates()},
@@ -180,6 +184,7 @@ void print_row(const Json& row) {
       number("enqueue_ms"), row["memory"]["workspace_bytes"].get<double>() / (1 << 20),
       row["memory"]["device_bytes"].get<double>() / (1 << 20),
       row["memory"]["device_bytes_in_passes"].get<double>() / (1 << 20));
+  print_variants(row["variants"]);
 }
 
 /// F is left out where its logits do not fit.
@@ -200,15 +205,13 @@ Json bench_cuda(World& world, const Options& options) {
   const Communicator& host = world.host();
   const Device device = device_of(world, options);
   const CurrentDevice current(device.index);
-  Options chosen = options;
-  if (options.tune) chosen.problem.gemm = GemmChoice::tuned;
-  const BenchData data = make_bench_data(world, chosen);
+  const BenchData data = make_bench_data(world, options);
   const Communicator group = world.group(device, options.deadline);
 
   const std::size_t before = free_device_bytes();
   const Loss loss(data.share.problem, group, device);
   const std::size_t constructed = free_device_bytes();
-  Job job(loss, data.share, options.way, Answers::training);
+  Job job(loss, data.share, options.way, options.outputs);
   (void)job.run();
   const std::size_t ready = free_device_bytes();
   (void)job.run();
@@ -228,18 +231,21 @@ Json bench_cuda(World& world, const Options& options) {
   if (world.size() > 1) {
     collectives = std::make_unique<CollectivesAlone>(group, loss.plan());
     if (data.share.problem.layout == Layout::replicated && !data.share.problem.class_weights)
-      solo = std::make_unique<Solo>(data.share, loss.plan(), options.way, device);
+      solo = std::make_unique<Solo>(data.share, loss.plan(), options, device);
   }
-  const GpuTimes times =
-      measure(world, options,
-              {job, floor, whole.get(), copy, collectives.get(), solo ? &solo->job() : nullptr});
+  Variants variants(world, options, group, device);
+  const GpuTimes times = measure(
+      world, options,
+      {job, variants, floor, whole.get(), copy, collectives.get(), solo ? &solo->job() : nullptr});
 
-  Json row = row_json(loss, times, floor, error, card_name(device.index));
+  Json row = row_json(loss, options.way, times, floor, error, card_name(device.index));
   row["versions"] = versions();
   row["memory"] = {{"workspace_bytes", loss.plan().workspace_bytes},
                    {"device_bytes", before - constructed},
                    {"device_bytes_in_passes",
                     static_cast<std::int64_t>(ready) - static_cast<std::int64_t>(after)}};
+  row["variants"] = variants.rows(times.pass);
+  row["options"] = to_json(loss.problem());
   row["plan"] = to_json(loss.plan());
   if (host.rank() == 0) print_row(row);
   return row;

@@ -66,7 +66,8 @@ void CollectivesAlone::run(cudaStream_t stream) const {
     for (std::int64_t i = 0; i < kind.calls; ++i) run_once(kind, stream);
 }
 
-Solo::Solo(const Share& share, const Plan& plan, Way way, Device device) : share_(share) {
+Solo::Solo(const Share& share, const Plan& plan, const Options& options, Device device)
+    : share_(share) {
   Problem& problem = share_.problem;
   if (share.targets.given()) share_.targets = own_targets(share);
   problem.layout = Layout::replicated;
@@ -80,7 +81,7 @@ Solo::Solo(const Share& share, const Plan& plan, Way way, Device device) : share
   share_.first_row = 0;
   share_.rows_per_rank.clear();
   loss_ = std::make_unique<Loss>(problem, self(), device);
-  job_ = std::make_unique<Job>(*loss_, share_, way, Answers::training);
+  job_ = std::make_unique<Job>(*loss_, share_, options.way, options.outputs);
   (void)job_->run();
 }
 

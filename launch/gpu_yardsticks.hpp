@@ -52,7 +52,7 @@ class CollectivesAlone {
 /// This rank's shard as a problem of its own: the same work without a message.
 class Solo {
  public:
-  Solo(const Share& share, const Plan& plan, Way way, Device device);
+  Solo(const Share& share, const Plan& plan, const Options& options, Device device);
   Job& job() { return *job_; }
 
  private:

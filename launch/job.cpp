@@ -64,14 +64,14 @@ void Job::make_results(Answers answers) {
   Results& r = results_;
   r.loss = HostArray(real, p.reduction == Reduction::none ? rows : std::vector<std::int64_t>{});
   r.lse = HostArray(real, rows);
-  if (answers == Answers::all) {
+  const bool all = answers == Answers::all;
+  if (all ? !p.soft_targets : share_.upstream_logprob.given())
+    r.target_logprob = HostArray(real, rows);
+  if (all ? p.entropy : share_.upstream_entropy.given()) r.entropy = HostArray(real, rows);
+  if (all) {
     r.row_loss = HostArray(real, rows);
     r.argmax = HostArray(DType::int64, rows);
-    if (!p.soft_targets) {
-      r.target_logprob = HostArray(real, rows);
-      r.correct = HostArray(DType::uint8, rows);
-    }
-    if (p.entropy) r.entropy = HostArray(real, rows);
+    if (!p.soft_targets) r.correct = HostArray(DType::uint8, rows);
     r.counted_rows = HostArray(DType::int64, {});
     r.cross_entropy = HostArray(real, {});
     r.z_loss = HostArray(real, {});

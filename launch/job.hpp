@@ -33,12 +33,6 @@ struct Piece {
 /// The results of a rank, the same list in the same order on every rank.
 std::vector<Piece> pieces(const Results& results, const Share& share);
 
-/// Which outputs a job asks for beside the gradients.
-enum class Answers : std::uint8_t {
-  all,       ///< everything that the problem has
-  training,  ///< the loss, and each row's lse
-};
-
 /// Runs a share's problem as often as asked for.
 class Job {
  public:

@@ -70,13 +70,21 @@ po::options_description way_options() {
   add(group, "grad-dtype", "T", "gradients in float32, or the same as the inputs (same)");
   add(group, "grad-hidden-dtype", "T", "of the hidden gradient alone; none: not computed");
   add(group, "grad-weight-dtype", "T", "of the weight and bias gradients alone; none likewise");
-  add(group, "device", "D", "cpu, or cuda with one rank a GPU (cpu)");
-  add(group, "deadline", "SECONDS", "how long a rank waits for another (600)");
+  return group;
+}
+
+po::options_description timed_pass_options() {
+  po::options_description group("What a timed pass is");
+  add(group, "outputs", "O",
+      "training: the loss, lse and what has an upstream gradient; or all (training)");
+  add(group, "tune", nullptr, "CUDA: choose product algorithms by timing, keep them in a cache");
   return group;
 }
 
 po::options_description command_options(Command command) {
   po::options_description group("Command");
+  add(group, "device", "D", "cpu, or cuda with one rank a GPU (cpu)");
+  add(group, "deadline", "SECONDS", "how long a rank waits for another (600)");
   if (command == Command::run)
     add(group, "out", "F", "safetensors file with the outputs and gradients");
   if (command == Command::run || command == Command::verify)
@@ -95,6 +103,10 @@ po::options_description command_options(Command command) {
   if (command == Command::bench) {
     add(group, "problem", "N8192_D4096_V128256_tp2_bf16_C2048",
         "what to time; several separated by commas");
+    group.add_options()(
+        "variant", po::value<std::vector<std::string>>()->composing()->value_name("OPTIONS"),
+        "one more pass, with these options changed (\"--layout row_sharded\"), timed by "
+        "turns with the first; may be given several times");
     add(group, "warmup", "COUNT", "passes that are not timed (2)");
     add(group, "iterations", "COUNT", "passes that are (10)");
     add(group, "check-rows", "COUNT", "rows held against the reference; 0: not checked (6)");
@@ -102,7 +114,6 @@ po::options_description command_options(Command command) {
     add(group, "sweep", "C0,C1,...", "each problem at these chunk rows");
     add(group, "svg", "F", "time against memory of the sweep, drawn by gnuplot");
     add(group, "dense", nullptr, "CPU: the way that holds all logits, for comparison");
-    add(group, "tune", nullptr, "CUDA: choose product algorithms by timing, keep them in a cache");
   }
   add(group, "config", "F", "more options, one `name = value` a line");
   group.add_options()("help", po::bool_switch(), "this text");
@@ -113,10 +124,18 @@ po::options_description command_options(Command command) {
 
 po::options_description all_options(Command command) {
   po::options_description all(po::options_description::m_default_line_length + 20);
-  all.add(input_options(command))
+  all.add(input_options(command)).add(objective_options()).add(way_options());
+  if (command == Command::bench) all.add(timed_pass_options());
+  all.add(command_options(command));
+  return all;
+}
+
+po::options_description pass_options() {
+  po::options_description all;
+  all.add(input_options(Command::bench))
       .add(objective_options())
       .add(way_options())
-      .add(command_options(command));
+      .add(timed_pass_options());
   return all;
 }
 

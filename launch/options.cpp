@@ -1,6 +1,7 @@
 #include "options.hpp"
 
 #include <fstream>
+#include <iterator>
 #include <sstream>
 
 #include "option_descriptions.hpp"
@@ -9,13 +10,12 @@
 namespace shardloss::launch {
 namespace {
 
-po::variables_map read(Command command, int argc, const char* const* argv) {
-  const po::options_description description = all_options(command);
+/// Stores what the words say in `map`.
+void store(const std::vector<std::string>& words, const po::options_description& description,
+           po::variables_map& map) {
   // Long options only: "-100" is a value.
   const int style = po::command_line_style::allow_long | po::command_line_style::long_allow_next |
                     po::command_line_style::long_allow_adjacent;
-  po::variables_map map;
-  const std::vector<std::string> words(argv + std::min(argc, 2), argv + argc);
   const auto parsed = po::command_line_parser(words).options(description).style(style).run();
   for (const auto& option : parsed.options)
     if (option.string_key.empty())
@@ -23,6 +23,12 @@ po::variables_map read(Command command, int argc, const char* const* argv) {
                   "found " + files::printable(option.value.empty() ? "" : option.value[0]) +
                       ", wanted an option");
   po::store(parsed, map);
+}
+
+po::variables_map read(Command command, int argc, const char* const* argv) {
+  const po::options_description description = all_options(command);
+  po::variables_map map;
+  store({argv + std::min(argc, 2), argv + argc}, description, map);
   if (map.count("config") != 0) {
     const auto path = map["config"].as<std::string>();
     std::ifstream file(path);
@@ -43,6 +49,9 @@ class Values {
   }
   void text(const std::string& name, std::string& to) const {
     with(name, [&](const std::string& value) { to = value; });
+  }
+  void texts(const std::string& name, std::vector<std::string>& to) const {
+    if (map_.count(name) != 0) to = map_[name].as<std::vector<std::string>>();
   }
   template <class T>
   void integer(const std::string& name, std::int64_t least, T& to) const {
@@ -157,14 +166,22 @@ void take_way(const Values& values, Options& out) {
   });
   const std::vector<std::pair<std::string, GradDType>> grads = {{"same", GradDType::same},
                                                                 {"float32", GradDType::float32}};
-  // A bench is of training with a float32 main gradient, where nothing else is said.
-  if (out.command == Command::bench) problem.grad_weight = GradDType::float32;
   values.choice("grad-dtype", problem.grad_hidden, grads);
   values.choice("grad-dtype", problem.grad_weight, grads);
   auto parts = grads;
   parts.emplace_back("none", GradDType::none);
   values.choice("grad-hidden-dtype", problem.grad_hidden, parts);
   values.choice("grad-weight-dtype", problem.grad_weight, parts);
+}
+
+/// What is said of a bench's pass alone.
+void take_timed_pass(const Values& values, Options& out) {
+  values.choice<Answers>("outputs", out.outputs,
+                         {{"training", Answers::training}, {"all", Answers::all}});
+  out.tune = out.tune || values.flag("tune");
+}
+
+void take_command(const Values& values, Options& out) {
   values.choice<DeviceKind>("device", out.device,
                             {{"cpu", DeviceKind::cpu}, {"cuda", DeviceKind::cuda}});
   values.with("deadline", [&](const std::string& text) {
@@ -175,9 +192,6 @@ void take_way(const Values& values, Options& out) {
              "0.001 to " + std::to_string(static_cast<std::int64_t>(most)) + " seconds");
     out.deadline = std::chrono::milliseconds(static_cast<std::int64_t>(seconds * 1000));
   });
-}
-
-void take_command(const Values& values, Options& out) {
   values.text("out", out.out);
   values.text("accumulate-into", out.accumulate_into);
   values.text("report", out.report);
@@ -197,7 +211,7 @@ void take_command(const Values& values, Options& out) {
   values.list("sweep", out.sweep);
   values.text("svg", out.svg);
   out.dense = values.flag("dense");
-  out.tune = values.flag("tune");
+  values.texts("variant", out.variants);
 }
 
 /// Files and made-up data do not mix.
@@ -239,6 +253,15 @@ void check_together(const Options& options) {
         "--targets F:NAME or --soft-targets F:NAME");
   if (options.command == Command::run && options.out.empty() && options.report.empty())
     wrong("found neither --out nor --report, wanted somewhere to write to");
+  if (options.dense && !options.variants.empty())
+    wrong("--variant: found --dense, wanted the sharded pass");
+}
+
+void take_pass(const Values& values, Options& out) {
+  take_inputs(values, out);
+  take_objective(values, out.problem);
+  take_way(values, out);
+  take_timed_pass(values, out);
 }
 
 }  // namespace
@@ -246,6 +269,9 @@ void check_together(const Options& options) {
 Options parse_options(Command command, int argc, const char* const* argv) {
   Options out;
   out.command = command;
+  if (command == Command::plan || command == Command::bench) out.outputs = Answers::training;
+  // A bench is of training with a float32 main gradient, where nothing else is said.
+  if (command == Command::bench) out.problem.grad_weight = GradDType::float32;
   po::variables_map map;
   try {
     map = read(command, argc, argv);
@@ -256,10 +282,25 @@ Options parse_options(Command command, int argc, const char* const* argv) {
   const Values values(map);
   out.help = values.flag("help");
   if (out.help) return out;
-  take_inputs(values, out);
-  take_objective(values, out.problem);
-  take_way(values, out);
+  take_pass(values, out);
   take_command(values, out);
+  check_together(out);
+  for (const std::string& variant : out.variants) (void)varied(out, variant);
+  return out;
+}
+
+Options varied(const Options& options, const std::string& variant) {
+  Options out = options;
+  std::istringstream stream(variant);
+  const std::vector<std::string> words{std::istream_iterator<std::string>(stream), {}};
+  po::variables_map map;
+  try {
+    store(words, pass_options(), map);
+  } catch (const po::error& error) {
+    throw Error(ErrorCode::invalid_argument,
+                "--variant: " + std::string(error.what()) + ", wanted options of a pass");
+  }
+  take_pass(Values(map), out);
   check_together(out);
   return out;
 }

@@ -19,6 +19,12 @@ enum class Command : std::uint8_t { run, verify, plan, bench };
 /// forward_backward in one pass, or forward and then backward from what it saved.
 enum class Way : std::uint8_t { fused, two_step };
 
+/// Which outputs are asked for beside the gradients.
+enum class Answers : std::uint8_t {
+  all,       ///< everything that the problem has
+  training,  ///< the loss, each row's lse, and what has an upstream gradient
+};
+
 /// Everything that can be asked for. A command's options that another does not have keep their
 /// defaults there.
 struct Options {
@@ -36,6 +42,7 @@ struct Options {
   std::optional<DType> compute_dtype;  ///< not given: of the hidden states
   std::vector<std::int64_t> row_split;
   Way way = Way::fused;
+  Answers outputs = Answers::all;  ///< plan and bench: training, where nothing else is said
 
   std::string out;
   std::string accumulate_into;  ///< a file, or "random" where data is made up
@@ -67,11 +74,16 @@ struct Options {
   std::vector<std::int64_t> sweep;
   bool dense = false;
   bool tune = false;
+  std::vector<std::string> variants;  ///< options of further passes, timed by turns with the first
   std::string svg;
 };
 
 /// The options in argv[2..]. Throws Error(invalid_argument) with one line.
 Options parse_options(Command command, int argc, const char* const* argv);
+
+/// bench: options with those of a pass that `variant` has, words as on a command line, in place of
+/// theirs. Throws Error(invalid_argument) with one line.
+Options varied(const Options& options, const std::string& variant);
 
 /// What `shardloss COMMAND --help` prints.
 std::string help_text(Command command);

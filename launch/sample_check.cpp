@@ -102,30 +102,57 @@ double whole_denominator(const BenchData& data) {
   return sum;
 }
 
-/// lse and hidden gradient of the sample, from the ranks that own its rows. Collective.
-std::vector<double> collect(const Communicator& host, const BenchData& data, const Results& results,
-                            const std::vector<std::int64_t>& rows) {
+/// A result with a row for each token row, and where it goes.
+struct Sampled {
+  const HostArray& array;
+  std::vector<double> Answer::*to;
+};
+
+/// Those that were asked for, the same on every rank.
+std::vector<Sampled> sampled(const Results& results) {
+  std::vector<Sampled> out;
+  for (const Sampled& one :
+       {Sampled{results.lse, &Answer::lse}, Sampled{results.row_loss, &Answer::row_loss},
+        Sampled{results.target_logprob, &Answer::target_logprob},
+        Sampled{results.entropy, &Answer::entropy},
+        Sampled{results.grad_hidden, &Answer::grad_hidden}})
+    if (one.array.given()) out.push_back(one);
+  return out;
+}
+
+/// Results of the sample, from the ranks that own its rows. Collective.
+Answer collect(const Communicator& host, const BenchData& data, const Results& results,
+               const std::vector<std::int64_t>& rows) {
   const Share& share = data.share;
-  const std::int64_t width = 1 + share.problem.hidden;
+  const auto outputs = sampled(results);
+  std::int64_t width = 0;
+  for (const Sampled& one : outputs) width += one.array.columns();
   std::vector<double> mine(rows.size() * static_cast<std::size_t>(width), 0);
   const bool contributes = share.problem.layout == Layout::row_sharded || share.rank == 0;
   for (std::size_t k = 0; k < rows.size() && contributes; ++k) {
     const std::int64_t i = rows[k] - share.first_row;
     if (i < 0 || i >= share.rows) continue;
     double* to = mine.data() + static_cast<std::int64_t>(k) * width;
-    const auto take = [&](const HostArray& array, std::int64_t columns, double* out) {
+    for (const Sampled& one : outputs) {
+      const HostArray& array = one.array;
       const auto* from = static_cast<const std::byte*>(array.data());
-      convert(from + i * columns * static_cast<std::int64_t>(size_of(array.dtype())), array.dtype(),
-              out, DType::float64, columns);
-    };
-    take(results.lse, 1, to);
-    if (results.grad_hidden.given()) take(results.grad_hidden, share.problem.hidden, to + 1);
+      convert(from + i * array.columns() * static_cast<std::int64_t>(size_of(array.dtype())),
+              array.dtype(), to, DType::float64, array.columns());
+      to += array.columns();
+    }
   }
   std::vector<double> all(mine.size() * static_cast<std::size_t>(host.size()));
   host.transport().exchange_host(mine.data(), all.data(), mine.size() * sizeof(double));
   for (std::size_t i = mine.size(); i < all.size(); ++i) all[i % mine.size()] += all[i];
-  all.resize(mine.size());
-  return all;
+  Answer answer;
+  const double* from = all.data();
+  for (std::size_t k = 0; k < rows.size(); ++k)
+    for (const Sampled& one : outputs) {
+      std::vector<double>& to = answer.*one.to;
+      to.insert(to.end(), from, from + one.array.columns());
+      from += one.array.columns();
+    }
+  return answer;
 }
 
 /// The sum of the products of two arrays' elements.
@@ -175,7 +202,7 @@ double check_sample(World& world, const BenchData& data, const Loss& loss, const
   if (data.options.check_rows == 0) return std::numeric_limits<double>::quiet_NaN();
   const Communicator& host = world.host();
   const auto rows = sample_rows(data.share.total_rows, data.options.check_rows);
-  const auto got = collect(host, data, job.results(), rows);
+  const Answer answer = collect(host, data, job.results(), rows);
   // What rank 0 finds, and the relative tolerance for the identity.
   double verdict[2] = {0, 0};
   if (host.rank() == 0) {
@@ -185,14 +212,6 @@ double check_sample(World& world, const BenchData& data, const Loss& loss, const
     const auto allowed = tolerance::allowed(
         loss.problem(), loss.plan().logits_dtype, exact.logit_magnitude,
         static_cast<double>(std::max<std::int64_t>(loss.plan().chunks, loss.plan().ranks)));
-    Answer answer;
-    const std::size_t width = 1 + static_cast<std::size_t>(data.share.problem.hidden);
-    for (std::size_t k = 0; k < rows.size(); ++k) {
-      const double* from = got.data() + k * width;
-      answer.lse.push_back(*from);
-      if (job.results().grad_hidden.given())
-        answer.grad_hidden.insert(answer.grad_hidden.end(), from + 1, from + width);
-    }
     for (const Comparison& one : compare_all(sample, exact, answer, allowed))
       verdict[0] = std::max(verdict[0], one.share);
     verdict[1] = allowed.gradient;

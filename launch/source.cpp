@@ -36,9 +36,7 @@ Problem complete_problem(const Options& options, const Source* source) {
   problem.normalizer = options.normalizer.has_value();
   problem.class_weights = options.class_weights.given();
   problem.soft_targets = options.soft_targets.given();
-  // run and verify answer with the entropy too.
-  problem.entropy = options.command == Command::run || options.command == Command::verify ||
-                    options.upstream_entropy.given();
+  problem.entropy = options.outputs == Answers::all || options.upstream_entropy.given();
   return problem;
 }
 
