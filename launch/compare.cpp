@@ -131,17 +131,22 @@ Comparison compare_gradient(const std::string& output, std::span<const double> g
   worst.output = output;
   worst.mistrusted = mostly_zero(want);
   Squares sums;
+  double excess = 0;  // by how much the floor of one row is above its share in that of the whole
   const auto width = static_cast<std::size_t>(columns);
   const double root = std::sqrt(static_cast<double>(columns));
   for (std::size_t i = 0; width > 0 && i * width < want.size(); ++i) {
     const RowErrors row = row_errors(got.subspan(i * width, width), want.subspan(i * width, width),
                                      before.empty() ? before : before.subspan(i * width, width));
-    const double floor = allowed.formed * terms.formed[i] + allowed.rounded * terms.rounded[i] +
-                         allowed.perturbed * terms.perturbed[i] +
-                         allowed.underflow * terms.largest * terms.factors[i] +
-                         (terms.factors[i] == 0 ? 0 : smallest * root);
+    const double formed = allowed.formed * terms.formed[i] +
+                          allowed.perturbed * terms.perturbed[i] +
+                          allowed.underflow * terms.largest * terms.factors[i] +
+                          (terms.factors[i] == 0 ? 0 : smallest * root);
+    const double floor = formed + allowed.rounded * terms.rounded[i];
+    const double row_floor =
+        formed +
+        allowed.rounded * std::min(terms.summed[i], tolerance::storage_tail * terms.rounded[i]);
     const double allowance =
-        std::max(tolerance::row_factor * allowed.gradient * std::sqrt(row.sums.want), floor) +
+        std::max(tolerance::row_factor * allowed.gradient * std::sqrt(row.sums.want), row_floor) +
         allowed.accumulate * std::sqrt(row.sums.kept);
     const std::size_t column =
         row.special >= 0 ? static_cast<std::size_t>(row.special) : row.largest;
@@ -151,9 +156,12 @@ Comparison compare_gradient(const std::string& output, std::span<const double> g
                got[i * width + column], want[i * width + column]);
     sums.add(row.sums);
     sums.allowance += floor * floor;
+    excess = std::max(excess, row_floor - floor);
   }
+  // Where few rows make up the whole it may be as unlucky as they are.
+  const double floor = std::sqrt(sums.allowance) + excess;
   keep_whole(worst, sums,
-             std::max(allowed.gradient * std::sqrt(sums.want), std::sqrt(sums.allowance)) +
+             std::max(allowed.gradient * std::sqrt(sums.want), floor) +
                  allowed.accumulate * std::sqrt(sums.kept));
   return worst;
 }

@@ -225,6 +225,7 @@ Derivative derivative(const ReferenceProblem& p, const Row& row, std::size_t v, 
 void add_terms(ReferenceTerms& terms, std::size_t row, const Derivative& g, double factor) {
   terms.formed[row] += g.formed * factor;
   terms.rounded[row] += g.value * g.value * factor * factor;
+  terms.summed[row] += std::abs(g.value) * factor;
   terms.perturbed[row] += g.perturbed * g.perturbed * factor * factor;
   terms.factors[row] += factor * factor;
 }
@@ -280,7 +281,7 @@ void put_gradients(const ReferenceProblem& p, const Row& row, double factor,
 
 ReferenceTerms sized_terms(std::size_t rows) {
   const std::vector<double> zeros(rows);
-  return {zeros, zeros, zeros, zeros, 0};
+  return {zeros, zeros, zeros, zeros, zeros, 0};
 }
 
 /// Sums of squares become norms.

@@ -56,6 +56,8 @@ struct ReferenceTerms {
   std::vector<double> formed;
   /// Root of the sum of squares of logit gradient times factor's norm.
   std::vector<double> rounded;
+  /// Sum of their absolute values.
+  std::vector<double> summed;
   /// The same of what a logit gradient changes by per relative change of the exponentials.
   std::vector<double> perturbed;
   /// Root of the sum of squares of the factors' norms.

@@ -57,17 +57,27 @@ inline constexpr double logit_growth = 0.5;
 /// precision from terms that carry the rounding of a product of D terms.
 inline constexpr double formation_coefficient = 16;
 
-/// Logit gradients are rounded to the problem's dtype before their product; where the product's
-/// terms cancel, that rounding does not.
+/// Logit gradients are rounded to the problem's dtype before their product (on GPUs under
+/// `accurate` too); where the product's terms cancel, that rounding does not. Each is off by at
+/// most eps of itself, independently of the others: over a whole output their squares add up.
 inline constexpr double storage_coefficient = 1;
+
+/// The worst row of many. Few terms may all be rounded the same way: eps times their sum bounds a
+/// row always. Many will not: one rounding deviates by at most eps / sqrt(3), so that three roots
+/// of the sum of squares are five deviations of the sum, one row in millions.
+inline constexpr double storage_tail = 3;
 
 /// A column's exponential and the sum over its row may be off in opposite directions; where what
 /// they make cancels against other terms or rows, that remains.
 inline constexpr double perturbation_coefficient = 2;
 
 /// fp16 ends at 2^-24: a chunk's logit gradients lie within a power of two chosen so that the
-/// largest is near 2^10, and what is 2^-30 of it is surely still there.
-inline constexpr double underflow_coefficient = 0x1p-30;
+/// largest is near 2^10, and what is 2^-30 of it is surely still there. Where fp32 is the range,
+/// probabilities below its smallest normal number are 0.
+constexpr double underflow_coefficient(DType dtype) {
+  if (dtype == DType::float64) return 0x1p-1022;
+  return dtype == DType::float16 ? 0x1p-30 : 0x1p-126;
+}
 
 /// Half the smallest fp16 number: how far a gradient written in fp16 may be off at the least.
 inline constexpr double smallest_coefficient = 0x1p-25;
@@ -111,8 +121,8 @@ inline Allowed allowed(const Problem& problem, DType logits, double magnitude, d
   const bool straight = compact || size_of(stored) > 2;
   out.accumulate =
       accumulation_coefficient * eps(stored) * (straight ? std::sqrt(std::max(sums, 1.0)) : 1);
+  out.underflow = underflow_coefficient(problem.dtype);
   if (problem.dtype == DType::float16) {
-    out.underflow = underflow_coefficient;
     const auto smallest = [&](GradDType grad) {
       return compact || grad != GradDType::float32 ? smallest_coefficient * sums : 0;
     };

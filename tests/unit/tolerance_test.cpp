@@ -1,0 +1,49 @@
+// What is allowed where terms cancel: the rounding of each, and no more.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "compare.hpp"
+#include "tolerance.hpp"
+
+namespace shardloss::test {
+namespace {
+
+constexpr double eps = tolerance::eps(DType::bfloat16);
+
+/// A bias gradient of `columns` columns, each of `rows` terms of +-1 that cancel, off by `error`
+/// everywhere: its share of what is allowed.
+double share_of(std::int64_t rows, std::size_t columns, double error) {
+  Problem problem;
+  problem.dtype = DType::bfloat16;
+  problem.accumulation = Accumulation::accurate;
+  const auto n = static_cast<double>(rows);
+  ReferenceTerms terms;
+  terms.formed.assign(columns, n);
+  terms.summed.assign(columns, n);
+  terms.rounded.assign(columns, std::sqrt(n));
+  terms.perturbed.assign(columns, 0);
+  terms.factors.assign(columns, std::sqrt(n));
+  terms.largest = 1;
+  const std::vector<double> want(columns), got(columns, error);
+  const auto allowed = tolerance::allowed(problem, DType::float32, 1, 1);
+  return compare_gradient("grad_bias", got, want, 1, terms, allowed, 0, {}).share;
+}
+
+TEST(Tolerance, FewTermsMayAllBeRoundedTheSameWay) {
+  EXPECT_LE(share_of(3, 1, 3 * eps), 1);
+  EXPECT_GT(share_of(3, 1, 3.02 * eps), 1);
+}
+
+TEST(Tolerance, ManyTermsAreRoundedIndependently) {
+  EXPECT_LE(share_of(400, 1, 3 * 20 * eps), 1);
+  EXPECT_GT(share_of(400, 1, 3.02 * 20 * eps), 1);
+}
+
+TEST(Tolerance, ManyRowsAreNotAllTheWorst) {
+  EXPECT_GT(share_of(400, 10000, 1.1 * 20 * eps), 1);
+  EXPECT_LE(share_of(400, 10000, 20 * eps), 1);
+}
+
+}  // namespace
+}  // namespace shardloss::test
