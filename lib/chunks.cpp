@@ -110,4 +110,9 @@ std::vector<Chunk> cut_group_rows(std::span<const std::int64_t> rows_per_rank,
   return chunks;
 }
 
+std::vector<std::int64_t> scaled(std::vector<std::int64_t> counts, std::int64_t each) {
+  for (std::int64_t& count : counts) count *= each;
+  return counts;
+}
+
 }  // namespace shardloss::detail
