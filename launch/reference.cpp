@@ -1,27 +1,29 @@
+// The reference's rows and outputs; gradients are in reference_gradients.cpp.
 #include "reference.hpp"
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
 
+#include "reference_parts.hpp"
+
 namespace shardloss {
 namespace {
 
+using reference_parts::at;
+using reference_parts::finish_terms;
+using reference_parts::put_gradients;
+using reference_parts::Row;
+using reference_parts::RowKind;
+using reference_parts::sized_terms;
+using reference_parts::token_weight;
+using reference_parts::weight_norms;
+
 constexpr double nan = std::numeric_limits<double>::quiet_NaN();
 
-enum class RowKind { ordinary, ignored, invalid };
-
+/// Rows of weight, bias and soft targets' columns.
 std::int64_t padded(const ReferenceProblem& p) {
   return p.vocab_padded == 0 ? p.vocab : p.vocab_padded;
-}
-
-double at(const std::vector<double>& values, std::int64_t i, double otherwise) {
-  if (values.empty()) return otherwise;
-  return values.size() == 1 ? values[0] : values[static_cast<std::size_t>(i)];
-}
-
-double token_weight(const ReferenceProblem& p, std::int64_t i) {
-  return p.token_weights.empty() ? 1.0 : p.token_weights[static_cast<std::size_t>(i)];
 }
 
 double class_weight(const ReferenceProblem& p, std::int64_t v) {
@@ -30,20 +32,6 @@ double class_weight(const ReferenceProblem& p, std::int64_t v) {
 
 /// a times b, where nothing of something infinite is nothing.
 double times(double a, double b) { return a == 0 ? 0 : a * b; }
-
-double norm(const double* values, std::int64_t count) {
-  double sum = 0;
-  for (std::int64_t k = 0; k < count; ++k) sum += values[k] * values[k];
-  return std::sqrt(sum);
-}
-
-std::vector<double> weight_norms(const ReferenceProblem& p) {
-  std::vector<double> norms(static_cast<std::size_t>(p.vocab));
-#pragma omp parallel for if (p.vocab * p.hidden_size > 1 << 16)
-  for (std::int64_t v = 0; v < p.vocab; ++v)
-    norms[static_cast<std::size_t>(v)] = norm(p.weight.data() + v * p.hidden_size, p.hidden_size);
-  return norms;
-}
 
 RowKind kind_of(const ReferenceProblem& p, std::int64_t i) {
   if (!p.soft_targets.empty()) return RowKind::ordinary;
@@ -97,15 +85,6 @@ std::vector<double> target_weights(const ReferenceProblem& p, std::int64_t row) 
   }
   return weights;
 }
-
-/// One row while it is worked on.
-struct Row {
-  std::int64_t index = 0;
-  RowKind kind = RowKind::ordinary;
-  std::vector<double> u, z, probability, weights;
-  double max = 0, log_sum = 0;  // lse = max + log_sum
-  double lse = 0, mean = 0;     // mean: E_p[z - max], small where z is large
-};
 
 Row softmax_row(const ReferenceProblem& p, std::int64_t index) {
   Row row;
@@ -168,126 +147,6 @@ void put_outputs(const ReferenceProblem& p, Row& row, double factor, ReferenceRe
   const auto y = static_cast<std::size_t>(p.targets[i]);
   out.target_logprob[i] = row.z[y] - row.lse;
   out.correct[i] = out.argmax[i] == p.targets[i] ? 1 : 0;
-}
-
-/// The gradient of everything with respect to u_v, and how it answers to rounding.
-struct Derivative {
-  double value = 0;
-  double formed = 0;     ///< sum of the absolute values that make it up
-  double perturbed = 0;  ///< bound of its change for a relative one of the logits, over that
-};
-
-Derivative derivative(const ReferenceProblem& p, const Row& row, std::size_t v, double mass,
-                      double factor) {
-  const double z = row.z[v];
-  if (z == -std::numeric_limits<double>::infinity()) return {};  // masked: no gradient
-  const std::int64_t i = row.index;
-  const double probability = row.probability[v];
-  const bool hit = p.soft_targets.empty() &&
-                   p.targets[static_cast<std::size_t>(i)] == static_cast<std::int64_t>(v);
-  const double g = at(p.upstream_loss, i, 1.0) * factor * token_weight(p, i);
-  const double g_lse = at(p.upstream_lse, i, 0.0);
-  const double g_logprob = at(p.upstream_logprob, i, 0.0);
-  const double g_entropy = at(p.upstream_entropy, i, 0.0);
-
-  const double terms[] = {
-      g * mass * probability,                               // d(mass lse)
-      -g * row.weights[v],                                  // d(-sum weight z)
-      g * 2 * p.z_loss * row.lse * probability,             // d(k lse^2)
-      g_lse * probability,                                  // d lse
-      hit ? g_logprob : 0.0,                                // d(z_y - lse)
-      -g_logprob * probability,                             //
-      -g_entropy * probability * (z - row.max - row.mean),  // d(lse - E[z])
-  };
-  Derivative out;
-  for (const double term : terms) {
-    out.value += term;
-    out.formed += std::abs(term);
-  }
-  // d p_v = p_v (dz_v - sum_j p_j dz_j), the coefficients change with lse and E[z].
-  out.perturbed =
-      probability *
-      ((1 - probability) * (std::abs(g * (mass + 2 * p.z_loss * row.lse)) + std::abs(g_lse) +
-                            std::abs(g_logprob) + std::abs(g_entropy * (z - row.max - row.mean))) +
-       std::abs(2 * g * p.z_loss) + std::abs(g_entropy));
-  double slope = p.logit_scale;
-  if (p.softcap != 0) {
-    const double cosh = std::cosh(p.logit_scale * row.u[v] / p.softcap);
-    slope /= cosh * cosh;  // 1 - tanh^2
-  }
-  out.value *= slope;
-  out.formed *= std::abs(p.logit_scale);
-  out.perturbed *= std::abs(slope);
-  if (p.softcap != 0) out.perturbed += std::abs(out.value);  // the slope changes too
-  return out;
-}
-
-void add_terms(ReferenceTerms& terms, std::size_t row, const Derivative& g, double factor) {
-  terms.formed[row] += g.formed * factor;
-  terms.rounded[row] += g.value * g.value * factor * factor;
-  terms.summed[row] += std::abs(g.value) * factor;
-  terms.perturbed[row] += g.perturbed * g.perturbed * factor * factor;
-  terms.factors[row] += factor * factor;
-}
-
-/// dX_i = sum_v du_iv w_v
-void put_hidden_gradient(const ReferenceProblem& p, const Row& row,
-                         const std::vector<Derivative>& du, const std::vector<double>& w_norms,
-                         ReferenceResult& out) {
-  const std::int64_t d = p.hidden_size;
-  double* dx = out.grad_hidden.data() + row.index * d;
-#pragma omp parallel for reduction(+ : dx[:d]) if (p.vocab * d > 1 << 16)
-  for (std::int64_t v = 0; v < p.vocab; ++v) {
-    const double* w = p.weight.data() + v * d;
-    for (std::int64_t k = 0; k < d; ++k) dx[k] += du[static_cast<std::size_t>(v)].value * w[k];
-  }
-  for (std::size_t v = 0; v < du.size(); ++v)
-    add_terms(out.hidden_terms, static_cast<std::size_t>(row.index), du[v], w_norms[v]);
-}
-
-/// dW_v += du_iv x_i, db_v += du_iv
-void put_weight_gradient(const ReferenceProblem& p, const Row& row,
-                         const std::vector<Derivative>& du, ReferenceResult& out) {
-  const std::int64_t d = p.hidden_size;
-  const double* x = p.hidden.data() + row.index * d;
-  const double x_norm = norm(x, d);
-#pragma omp parallel for if (p.vocab * d > 1 << 16)
-  for (std::int64_t v = 0; v < p.vocab; ++v) {
-    const auto at_v = static_cast<std::size_t>(v);
-    const Derivative& g = du[at_v];
-    double* dw = out.grad_weight.data() + v * d;
-    for (std::int64_t k = 0; k < d; ++k) dw[k] += g.value * x[k];
-    out.grad_bias[at_v] += g.value;
-    add_terms(out.weight_terms, at_v, g, x_norm);
-    add_terms(out.bias_terms, at_v, g, 1);
-  }
-}
-
-void put_gradients(const ReferenceProblem& p, const Row& row, double factor,
-                   const std::vector<double>& w_norms, ReferenceResult& out) {
-  if (row.kind != RowKind::ordinary) return;
-  double mass = 0;
-  for (const double weight : row.weights) mass += weight;
-  std::vector<Derivative> du(row.z.size());
-  for (std::size_t v = 0; v < du.size(); ++v) {
-    du[v] = derivative(p, row, v, mass, factor);
-    for (auto* terms : {&out.hidden_terms, &out.weight_terms, &out.bias_terms})
-      terms->largest = std::max(terms->largest, du[v].formed);
-  }
-
-  put_hidden_gradient(p, row, du, w_norms, out);
-  if (p.weight_gradients) put_weight_gradient(p, row, du, out);
-}
-
-ReferenceTerms sized_terms(std::size_t rows) {
-  const std::vector<double> zeros(rows);
-  return {zeros, zeros, zeros, zeros, zeros, 0};
-}
-
-/// Sums of squares become norms.
-void finish_terms(ReferenceTerms& terms) {
-  for (auto* values : {&terms.rounded, &terms.perturbed, &terms.factors})
-    for (double& value : *values) value = std::sqrt(value);
 }
 
 ReferenceResult sized_result(const ReferenceProblem& p) {
