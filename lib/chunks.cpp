@@ -26,12 +26,15 @@ std::int64_t largest_chunk(std::span<const std::int64_t> rows, std::int64_t chun
   return largest;
 }
 
+// Whether every rank has a share of every chunk.
+bool everyone(std::span<const std::int64_t> rows_per_rank, std::int64_t chunk_rows) {
+  return chunk_rows >= static_cast<std::int64_t>(rows_per_rank.size());
+}
+
 // segments[chunk][rank]; every rank has a share of every chunk.
 std::vector<std::vector<std::int64_t>> shared_segments(std::span<const std::int64_t> rows,
-                                                       std::int64_t total,
                                                        std::int64_t chunk_rows) {
-  std::int64_t chunks = ceil_div(total, chunk_rows);
-  while (largest_chunk(rows, chunks) > chunk_rows) ++chunks;  // rounding adds at most a row a rank
+  const std::int64_t chunks = count_group_chunks(rows, chunk_rows);
   std::vector<std::vector<std::int64_t>> segments(static_cast<std::size_t>(chunks));
   for (std::int64_t index = 0; index < chunks; ++index) {
     for (const std::int64_t own : rows) {
@@ -64,6 +67,17 @@ std::vector<std::vector<std::int64_t>> window_segments(std::span<const std::int6
 
 }  // namespace
 
+std::int64_t count_group_chunks(std::span<const std::int64_t> rows_per_rank,
+                                std::int64_t chunk_rows) {
+  const std::int64_t total =
+      std::accumulate(rows_per_rank.begin(), rows_per_rank.end(), std::int64_t{0});
+  std::int64_t chunks = ceil_div(total, chunk_rows);
+  if (total == 0 || !everyone(rows_per_rank, chunk_rows)) return chunks;
+  // Rounding adds at most a row a rank.
+  while (largest_chunk(rows_per_rank, chunks) > chunk_rows) ++chunks;
+  return chunks;
+}
+
 std::vector<Chunk> cut_rows(std::int64_t rows, std::int64_t chunk_rows, int slots) {
   std::vector<Chunk> chunks;
   for (std::int64_t first = 0; first < rows; first += chunk_rows) {
@@ -85,9 +99,9 @@ std::vector<Chunk> cut_group_rows(std::span<const std::int64_t> rows_per_rank,
   const std::int64_t total =
       std::accumulate(rows_per_rank.begin(), rows_per_rank.end(), std::int64_t{0});
   if (total == 0) return {};
-  const bool everyone = chunk_rows >= static_cast<std::int64_t>(rows_per_rank.size());
-  auto segments = everyone ? shared_segments(rows_per_rank, total, chunk_rows)
-                           : window_segments(rows_per_rank, total, chunk_rows);
+  auto segments = everyone(rows_per_rank, chunk_rows)
+                      ? shared_segments(rows_per_rank, chunk_rows)
+                      : window_segments(rows_per_rank, total, chunk_rows);
   std::vector<Chunk> chunks;
   std::int64_t first = 0;
   std::int64_t own_first = 0;

@@ -20,6 +20,10 @@ std::vector<Chunk> cut_rows(std::int64_t rows, std::int64_t chunk_rows, int slot
 std::vector<Chunk> cut_group_rows(std::span<const std::int64_t> rows_per_rank,
                                   std::int64_t chunk_rows, int slots, int rank);
 
+/// How many chunks that makes.
+std::int64_t count_group_chunks(std::span<const std::int64_t> rows_per_rank,
+                                std::int64_t chunk_rows);
+
 /// The sizes of rows that take `each` elements or bytes: `counts` times it.
 std::vector<std::int64_t> scaled(std::vector<std::int64_t> counts, std::int64_t each);
 

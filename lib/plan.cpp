@@ -6,6 +6,7 @@
 #include <string>
 #include <string_view>
 
+#include "chunks.hpp"
 #include "shardloss/error.hpp"
 #include "validate.hpp"
 #include "workspace.hpp"
@@ -17,6 +18,11 @@ using detail::grad_dtype;
 using detail::logits_ld;
 
 std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+
+// The rows of a rank where max_rows are spread evenly: what a plan counts under row_sharded.
+std::int64_t even_share(const Problem& problem, int ranks, int rank) {
+  return problem.max_rows / ranks + (rank < problem.max_rows % ranks ? 1 : 0);
+}
 
 DType logits_dtype(const Problem& problem) {
   if (problem.dtype == DType::float64) return DType::float64;
@@ -158,7 +164,7 @@ void list_collectives(const Problem& problem, Plan& plan) {
   const detail::WorkspaceMap map = detail::map_workspace(problem, plan);
   const bool sharded = problem.layout == Layout::row_sharded;
   const std::int64_t own_rows =
-      sharded ? ceil_div(problem.max_rows - plan.rank, plan.ranks) : problem.max_rows;
+      sharded ? even_share(problem, plan.ranks, plan.rank) : problem.max_rows;
   const auto hidden_bytes = static_cast<std::int64_t>(size_of(problem.dtype));
   const auto input_bytes =
       static_cast<std::int64_t>(problem.dtype == DType::float64 ? sizeof(detail::RowInput<double>)
@@ -236,6 +242,11 @@ Plan make_plan(const Problem& problem, int ranks, int rank, DeviceKind device) {
   plan.logits_dtype = logits_dtype(problem);
   plan.grad_hidden_partial_dtype = partial_dtype(problem);
   set_chunk_rows(problem, plan, find_chunk_rows(problem, plan));
+  if (detail::gathers_rows(problem, plan)) {
+    std::vector<std::int64_t> rows;
+    for (int r = 0; r < ranks; ++r) rows.push_back(even_share(problem, ranks, r));
+    plan.chunks = detail::count_group_chunks(rows, plan.chunk_rows);
+  }
   list_buffers(problem, plan);
   list_gemms(problem, plan);
   count_operations(problem, plan);

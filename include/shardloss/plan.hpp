@@ -54,7 +54,7 @@ struct Plan {
   Shard shard;                          ///< of this rank
   std::int64_t widest = 0;              ///< V_r of the largest shard
   std::int64_t chunk_rows = 0;          ///< C
-  std::int64_t chunks = 0;              ///< for max_rows rows
+  std::int64_t chunks = 0;              ///< for max_rows rows, row_sharded: spread evenly
   int slots = 1;  ///< logits buffers: 2 where there is communication to hide, else 1
   DType logits_dtype = DType::float32;               ///< of the logits chunk
   DType grad_hidden_partial_dtype = DType::float32;  ///< of dX before and during its reduction
@@ -64,7 +64,7 @@ struct Plan {
   std::size_t workspace_bytes = 0;             ///< of one call; all buffers with their alignment
   std::size_t saved_bytes = 0;                 ///< of one Saved, kept logits included
   std::vector<PlannedGemm> gemms;              ///< of a full chunk
-  std::vector<PlannedCollective> collectives;  ///< of max_rows rows
+  std::vector<PlannedCollective> collectives;  ///< of max_rows rows, row_sharded: spread evenly
   double forward_backward_flops = 0;           ///< of this rank, 2 per multiply-add
   double forward_flops = 0;                    ///< likewise
   double backward_flops = 0;                   ///< likewise, the logits that were not kept included

@@ -234,6 +234,35 @@ TEST(Plan, NothingOfTheLogitsSizeCrossesTheWire) {
   }
 }
 
+TEST(Plan, WorkspaceOfAChunkDoesNotGrowWithTheRows) {
+  for (DeviceKind device : {DeviceKind::cpu, DeviceKind::cuda}) {
+    for (Layout layout : {Layout::replicated, Layout::row_sharded}) {
+      for (int ranks : {1, 2, 8}) {
+        Problem problem = llama();
+        problem.layout = layout;
+        problem.bias = true;
+        problem.chunking = {Chunking::Rule::rows, 1024};
+        const Plan few = plan_of(problem, ranks, 0, device);
+        problem.max_rows = std::int64_t{1} << 22;
+        const Plan many = plan_of(problem, ranks, 0, device);
+        EXPECT_EQ(many.workspace_bytes, few.workspace_bytes)
+            << name(device) << " P " << ranks << " " << name(layout);
+        // What grows is a record a row.
+        EXPECT_LE(many.saved_bytes, std::size_t{64} << 22);
+      }
+    }
+  }
+}
+
+// 29 rows on five ranks make chunks of one or two rows of each: five chunks of 6 do not hold them.
+TEST(Plan, CountsTheChunksOfEvenlySpreadRows) {
+  Problem problem = plain_problem(29, 11, 37);
+  problem.chunking = {Chunking::Rule::rows, 6};
+  EXPECT_EQ(plan_of(problem, 5).chunks, 5);
+  problem.layout = Layout::row_sharded;
+  EXPECT_EQ(plan_of(problem, 5).chunks, 6);
+}
+
 TEST(Plan, IsAPureFunction) {
   Problem problem = llama();
   problem.keep_logits = 100;
