@@ -20,8 +20,10 @@ T read(T& field) {
 // test holds the two lists together.
 constexpr std::array<const char*, 7> agreed = {
     "arguments", "call number", "operation", "chunk", "rows", "requested outputs", "targets"};
-constexpr std::uint32_t refused_arguments = 1;
+constexpr std::uint32_t differing_verdicts = 1;
 constexpr std::uint32_t differing_targets = 7;
+// A verdict: the rank's host has aborted the call. Others: it refused its arguments.
+constexpr std::uint64_t given_up = 2;
 
 // Differing targets leave every rank with the same collectives: wait() tells of them. After the
 // others the ranks' collectives do not match, so somebody would wait for good.
@@ -29,10 +31,12 @@ std::optional<Error> disagreement(Mailbox& mailbox) {
   const std::uint32_t field = read(mailbox.disagreement);
   if (field == 0 || field == differing_targets || field > agreed.size()) return std::nullopt;
   const std::string other = "rank " + std::to_string(read(mailbox.other_rank));
-  if (field == refused_arguments) {
-    const bool first = read(mailbox.value) != 0;
-    return Error(ErrorCode::invalid_argument,
-                 (first ? "rank 0" : other) + " refused the arguments of its call", true);
+  if (field == differing_verdicts) {
+    const std::uint64_t verdict = read(mailbox.other_value);
+    const std::string rank = verdict != 0 ? other : "rank 0";
+    if (std::max(read(mailbox.value), verdict) == given_up)
+      return Error(ErrorCode::peer, rank + " gave the call up", true);
+    return Error(ErrorCode::invalid_argument, rank + " refused the arguments of its call", true);
   }
   return Error(ErrorCode::mismatch,
                "in a call, " + std::string(agreed[field - 1]) + ": " + other + " has " +

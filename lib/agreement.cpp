@@ -163,8 +163,8 @@ std::optional<Error> disagreement(std::span<const CallHeader> headers) {
     for (std::uint32_t rank = 0; rank < headers.size(); ++rank) {
       std::array<std::uint64_t, agreed_words> other{};
       std::memcpy(other.data(), &headers[rank], sizeof other);
-      const bool refused = word == 0 && other[0] != 0;
-      if (other[word] != first[word] || refused)
+      const bool gone = word == 0 && other[0] != 0;
+      if (other[word] != first[word] || gone)
         return disagreement(word + 1, rank, first[word], other[word]);
     }
   }
@@ -174,9 +174,10 @@ std::optional<Error> disagreement(std::span<const CallHeader> headers) {
 Error disagreement(std::uint32_t field, std::uint32_t other_rank, std::uint64_t value,
                    std::uint64_t other_value) {
   if (field == 1) {
-    const std::uint32_t refusing = other_value != 0 ? other_rank : 0;
-    return {ErrorCode::invalid_argument,
-            "rank " + std::to_string(refusing) + " refused the arguments of its call"};
+    const std::string rank = "rank " + std::to_string(other_value != 0 ? other_rank : 0);
+    if (std::max(value, other_value) == given_up)
+      return {ErrorCode::peer, rank + " gave the call up", true};
+    return {ErrorCode::invalid_argument, rank + " refused the arguments of its call"};
   }
   const std::size_t word = field - 1;
   const bool targets = field == agreed_words;

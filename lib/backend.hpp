@@ -71,6 +71,15 @@ class Backend {
   /// total += the sum of t c_y over this rank's ordinary rows: one look at targets and weights.
   virtual void add_denominator(const Call& call, const Tensor& total) = 0;
 
+  /// A collective has set out, and what comes next on `stream` would fill the device and keep it
+  /// from moving: lets it go first. CPU: nothing.
+  virtual void give_way(Stream stream) { (void)stream; }
+  /// CUDA, in front of a call's last exchange: what became of the call on this rank, into the
+  /// exchange of slot 0, where the ranks' headers lie next to each other.
+  virtual void close(std::byte* workspace, Stream stream) { (void)workspace, (void)stream; }
+  /// It has arrived: as agree().
+  virtual void agree_closed(std::byte* workspace, Stream stream) { (void)workspace, (void)stream; }
+
   // The embedding. Its workspace has exchange (header only), row_inputs (ids as int64 [C]) and
   // hidden_rows ([C, D], the problem's dtype); CUDA sorts in row_scratch.
 
@@ -89,6 +98,8 @@ class Backend {
   /// grad_weight[id] += rows (replicated: of grad_output; row_sharded: of hidden_rows), each id's
   /// rows in ascending order.
   virtual void embed_scatter(const EmbedCall& call, const Chunk& chunk) = 0;
+  /// The call is over.
+  virtual void embed_finish(const EmbedCall& call) { (void)call; }
 
   /// What the calls on the stream ended in: waits (bounded by `transport`'s deadline), then the
   /// pending Error(invalid_target), once, if any. Throws transport failures.

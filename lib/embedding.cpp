@@ -15,7 +15,7 @@ struct VocabParallelEmbedding::Impl : detail::Instance {
     call.workspace = workspace;
     admit(call.number,
           [&] { detail::validate_embed_call(problem, plan, device, rows_per_rank, call); });
-    detail::run_embedding(call, map, *backend, communicator.transport());
+    detail::run_embedding(call, plan, map, *backend, communicator.transport());
   }
 };
 

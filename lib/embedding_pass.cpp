@@ -4,6 +4,7 @@
 //   1 pack, gather     the chunk's ids; row_sharded: from their owners
 //   2 look-up          rows of W or zeros, summed over ranks; or
 //     scatter          row_sharded: gradient rows from their owners; then into dW_r
+//   3 close            CUDA: one all-gather of headers
 #include <vector>
 
 #include "chunks.hpp"
@@ -15,9 +16,9 @@ namespace {
 
 class EmbeddingPass {
  public:
-  EmbeddingPass(const EmbedCall& call, const WorkspaceMap& map, Backend& backend,
+  EmbeddingPass(const EmbedCall& call, const Plan& plan, const WorkspaceMap& map, Backend& backend,
                 Transport& transport)
-      : call_(call), map_(map), backend_(backend), transport_(transport) {}
+      : call_(call), plan_(plan), map_(map), backend_(backend), transport_(transport) {}
 
   void run() {
     backend_.embed_open(call_);
@@ -33,6 +34,9 @@ class EmbeddingPass {
         scatter(chunk);
       }
     }
+    if (closes(plan_) && !call_.chunks.empty())
+      close_call(map_, backend_, transport_, call_.workspace, call_.stream);
+    backend_.embed_finish(call_);
   }
 
  private:
@@ -78,6 +82,7 @@ class EmbeddingPass {
   void* buffer(Buffer name, int slot) const { return map_.in(call_.workspace, name, slot); }
 
   const EmbedCall& call_;
+  const Plan& plan_;
   const WorkspaceMap& map_;
   Backend& backend_;
   Transport& transport_;
@@ -85,9 +90,9 @@ class EmbeddingPass {
 
 }  // namespace
 
-void run_embedding(const EmbedCall& call, const WorkspaceMap& map, Backend& backend,
-                   Transport& transport) {
-  run_or_fail(transport, [&] { EmbeddingPass(call, map, backend, transport).run(); });
+void run_embedding(const EmbedCall& call, const Plan& plan, const WorkspaceMap& map,
+                   Backend& backend, Transport& transport) {
+  run_or_fail(transport, [&] { EmbeddingPass(call, plan, map, backend, transport).run(); });
 }
 
 }  // namespace shardloss::detail

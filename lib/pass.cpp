@@ -9,6 +9,7 @@
 //   6 dlogits          U becomes dU in place
 //   7 dX               partial sums, all-reduced or reduce-scattered
 //   8 dW               dW_r += dU^T X
+//   9 close            CUDA: one all-gather of headers
 //
 // With several ranks, 2 and 3 of the next chunk run while 4 of this one is on the wire.
 #include "pass.hpp"
@@ -46,6 +47,10 @@ class Pass {
       forward_chunks();
     }
     for (const Chunk& chunk : chunks()) store_grad_hidden(chunk);  // those still on the wire
+    if (closes(plan_) && !chunks().empty()) {
+      step("close", -1);
+      close_call(map_, backend_, transport_, call_.workspace, call_.stream);
+    }
     step("finish", -1);
     backend_.finish(call_);
   }
@@ -114,7 +119,9 @@ class Pass {
 
   void gather_ahead(const Chunk& chunk) {
     const std::size_t ahead = static_cast<std::size_t>(chunk.index) + slots();
-    if (ahead < chunks().size()) gather_rows(chunks()[ahead]);
+    if (ahead >= chunks().size()) return;
+    gather_rows(chunks()[ahead]);
+    if (gathers()) backend_.give_way(call_.stream);
   }
 
   // Step 1: the chunk's rows set out; they are awaited where they are used first.
@@ -171,6 +178,7 @@ class Pass {
     } else if (transport_.size() > 1) {
       ticket = transport_.all_reduce(data, chunk.rows * hidden, dtype, call_.stream);
     }
+    if (ticket.id != 0) backend_.give_way(call_.stream);
     reduction_[at(chunk)] = {ticket, &chunk};
   }
 
@@ -217,6 +225,16 @@ class Pass {
 
 }  // namespace
 
+void close_call(const WorkspaceMap& map, Backend& backend, Transport& transport,
+                std::byte* workspace, Stream stream) {
+  backend.close(workspace, stream);
+  const std::vector<std::int64_t> bytes(static_cast<std::size_t>(transport.size()),
+                                        sizeof(CallHeader));
+  transport.wait(transport.all_gather(map.in(workspace, Buffer::exchange, 0), bytes, stream),
+                 stream);
+  backend.agree_closed(workspace, stream);
+}
+
 void run_pass(const Call& call, const Plan& plan, const WorkspaceMap& map, Backend& backend,
               Transport& transport) {
   run_or_fail(transport, [&] { Pass(call, plan, map, backend, transport).run(); });
@@ -227,7 +245,7 @@ void refuse_call(std::uint64_t number, const WorkspaceMap& map, Transport& trans
   const std::size_t size = segment * static_cast<std::size_t>(transport.size());
   auto exchange = std::make_unique<std::byte[]>(size);
   CallHeader header{};
-  header.verdict = 1;
+  header.verdict = refused;
   header.call = number;
   std::memcpy(exchange.get() + segment * static_cast<std::size_t>(transport.rank()), &header,
               sizeof header);

@@ -13,8 +13,12 @@ void run_pass(const Call& call, const Plan& plan, const WorkspaceMap& map, Backe
               Transport& transport);
 
 /// The same for an embedding call.
-void run_embedding(const EmbedCall& call, const WorkspaceMap& map, Backend& backend,
-                   Transport& transport);
+void run_embedding(const EmbedCall& call, const Plan& plan, const WorkspaceMap& map,
+                   Backend& backend, Transport& transport);
+
+/// The last exchange of a call, where closes(plan): all ranks say what became of theirs.
+void close_call(const WorkspaceMap& map, Backend& backend, Transport& transport,
+                std::byte* workspace, Stream stream);
 
 /// CPU: takes part in the first exchange of a call whose arguments this rank refuses, so that the
 /// other ranks learn of it at once and the communicator stays good.

@@ -192,6 +192,8 @@ void list_collectives(const Problem& problem, Plan& plan) {
       add(way, "grad_hidden", sharded ? "reduce_scatter" : "all_reduce", "N D x element",
           plan.chunks, problem.max_rows * problem.hidden * partial_bytes);
     }
+    if (detail::closes(plan) && plan.chunks > 0)
+      add(way, "closing", "all_gather", "128", 1, sizeof(detail::CallHeader));
   }
 }
 

@@ -20,24 +20,31 @@ enum class Operation : std::uint64_t {
 /// `agreed_words` 64-bit words must be equal on all ranks; the rest is summed or looked at.
 struct CallHeader {
   // agreed, in the order in which a disagreement is reported
-  std::uint64_t verdict;    ///< 0, or 1: this rank's arguments are invalid and it goes no further
+  std::uint64_t verdict;    ///< 0; or why this rank goes no further: refused, given_up
   std::uint64_t call;       ///< how many calls this object has seen
   std::uint64_t operation;  ///< Operation
-  std::uint64_t chunk;      ///< 0-based, of this exchange
+  std::uint64_t chunk;      ///< 0-based, of this exchange; `closing`
   std::uint64_t rows;       ///< rows of the call (replicated), or a hash of rows_per_rank
   std::uint64_t outputs;    ///< bit mask of the requested outputs and reduced gradients
   std::uint64_t targets;    ///< replicated: hash of targets and row index; row_sharded: 0
   // each rank's own share
   double denominator;          ///< sum of t c_y over this rank's ordinary rows
   std::int64_t counted;        ///< their number
-  std::int64_t invalid;        ///< number of invalid targets
-  std::int64_t invalid_row;    ///< the lowest row of them, in the group's numbering
-  std::int64_t invalid_value;  ///< and its target
+  std::int64_t invalid;        ///< number of invalid targets; -1: the row index points outside
+  std::int64_t invalid_row;    ///< the lowest row of them, in the group's numbering; or the place
+  std::int64_t invalid_value;  ///< and its target; or the entry
   std::array<std::uint64_t, 4> reserved;
 };
 static_assert(sizeof(CallHeader) == 128);
 
 inline constexpr int agreed_words = 7;
+
+/// Verdicts: this rank's arguments are invalid; its host has aborted the call.
+inline constexpr std::uint64_t refused = 1;
+inline constexpr std::uint64_t given_up = 2;
+
+/// The chunk of the exchange at the end of a call.
+inline constexpr std::uint64_t closing = ~std::uint64_t{0};
 
 /// The names of the agreed words, for messages.
 inline constexpr std::array<const char*, agreed_words> agreed_names = {
@@ -81,7 +88,7 @@ struct SavedRow {
 /// A chunk row's logit gradient: du_v = (p_v (A + G (z_v - M)) + B [v == y] + C_v) s (1 - (z_v /
 /// cap)^2), p_v = exp(z_v - M - log_sum), C_v = C c_v (smoothing) or C c_v q'_v (soft targets);
 /// semantics.md 3 with z centred at M, so that nothing large cancels. All four are divided by the
-/// chunk's power of two: on the CPU as they are kept here, on CUDA as they are read.
+/// chunk's power of two: on the CPU as they are kept here, on CUDA (float16) as they are read.
 template <class Real>
 struct RowCoefficients {
   Real max;

@@ -41,6 +41,11 @@ inline bool gathers_rows(const Problem& problem, const Plan& plan) {
   return problem.layout == Layout::row_sharded && plan.ranks > 1;
 }
 
+/// Whether calls end with an exchange of headers. An aborted rank on a device lets its collectives
+/// run through, and its peers' end well with anything in them: so a rank believes its results once
+/// all ranks have said that theirs came in.
+inline bool closes(const Plan& plan) { return plan.ranks > 1 && plan.device == DeviceKind::cuda; }
+
 /// Offsets and sizes. A buffer that a problem does not need has 0 bytes.
 class WorkspaceMap {
  public:

@@ -62,9 +62,8 @@ CudaBackend::CudaBackend(const Problem& problem, const Plan& plan, const Workspa
       owned_(std::make_unique<Owned>()) {
   SHARDLOSS_CUDA(
       cudaDeviceGetAttribute(&multiprocessors_, cudaDevAttrMultiProcessorCount, device.index));
-  owned_->state = DeviceBuffer(sizeof(State));
-  const State initial{0, 0.0f, 1.0f};
-  SHARDLOSS_CUDA(cudaMemcpy(state(), &initial, sizeof initial, cudaMemcpyHostToDevice));
+  owned_->calls = DeviceBuffer(sizeof(std::uint64_t));
+  SHARDLOSS_CUDA(cudaMemset(calls(), 0, sizeof *calls()));
   if (map.has(Buffer::gemm)) {
     owned_->gemms = std::make_unique<Gemms>(problem.gemm, map.bytes(Buffer::gemm));
   } else if (scatter_scratch_bytes(plan.chunk_rows) > map.bytes(Buffer::row_scratch)) {
@@ -81,7 +80,7 @@ CudaBackend::~CudaBackend() {
   if (transport_.failed() && transport_.size() > 1) {
     // A stuck pass may still write these, and freeing them would wait for it: leaked on purpose.
     owned_->mailbox.release();
-    owned_->state.release();
+    owned_->calls.release();
   }
   try {
     const DeviceGuard guard(device_.index);
@@ -118,6 +117,7 @@ GemmShape CudaBackend::shape_of(Product product, std::int64_t rows) const {
   GemmShape s;
   s.product = product;
   s.input = problem_.dtype;
+  s.scaled = product != Product::logits && scales_gradients();
   const std::int64_t logits = logits_ld(columns);
   const auto widening =
       static_cast<std::int64_t>(size_of(plan_.logits_dtype) / size_of(problem_.dtype));
@@ -175,9 +175,17 @@ void CudaBackend::report_disagreement(bool running) {
   throw first;
 }
 
-void CudaBackend::report_invalid_target() {
+void CudaBackend::report_invalid_input() {
   Mailbox& box = *owned_->mailbox.host();
-  if (read(box.invalid) == 0) return;
+  const std::uint32_t kind = read(box.invalid);
+  if (kind == 0) return;
+  if (kind == 2) {
+    const std::string text = "row_index: entry " + std::to_string(box.invalid_row) + " is " +
+                             std::to_string(box.invalid_value) +
+                             ", outside the rows of its rank's hidden";
+    clear(box.invalid);
+    throw Error(ErrorCode::invalid_argument, text);
+  }
   const std::string text = "row " + std::to_string(box.invalid_row) + " has the target " +
                            std::to_string(box.invalid_value) + ", vocab is " +
                            std::to_string(problem_.vocab);
@@ -216,7 +224,7 @@ void CudaBackend::wait(Stream stream) {
   }
   transport_.check();
   report_disagreement(false);
-  report_invalid_target();
+  report_invalid_input();
 }
 
 }  // namespace cuda

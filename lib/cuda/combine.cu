@@ -178,16 +178,16 @@ __device__ CombineShare combine_one(const CombineArguments& c, std::int64_t i) {
   if (c.coefficients != nullptr) {
     const RowCoefficients<float> k = coefficients_of(c, row.kind, row.saved, input);
     c.coefficients[i] = k;
-    share.magnitude = magnitude_of(c, k);
+    if (c.scales_gradients) share.magnitude = magnitude_of(c, k);
   }
   return share;
 }
 
-// A power of two that brings `magnitude` near 1, or near 2^10 where the logits are float16: their
-// gradients then use the middle of that type's range. Its inverse is a normal number too.
-__device__ ChunkScale chunk_scale(float magnitude, bool half_logits) {
+// A power of two that brings `magnitude` near 2^10: gradients in float16 then use the middle of
+// that type's range. Its inverse is a normal number too.
+__device__ ChunkScale chunk_scale(float magnitude) {
   if (magnitude == 0.0f) return {1.0f, 1.0f};
-  const int power = min(max(ilogbf(magnitude) - (half_logits ? 10 : 0), -120), 120);
+  const int power = min(max(ilogbf(magnitude) - 10, -120), 120);
   return {ldexpf(1.0f, power), ldexpf(1.0f, -power)};
 }
 
@@ -226,7 +226,7 @@ __global__ void __launch_bounds__(threads) combine_kernel(CombineArguments c) {
   c.scalars->arrived = 0;
   c.scalars->cross_entropy += share.cross_entropy;
   c.scalars->z_loss += share.z_loss;
-  c.scalars->scale[c.slot] = chunk_scale(share.magnitude, c.half_logits);
+  c.scalars->scale[c.slot] = chunk_scale(share.magnitude);
   *const_cast<volatile std::uint64_t*>(&c.mailbox->step) = c.chunk;
 }
 

@@ -40,6 +40,9 @@ class CudaBackend final : public Backend {
   void grad_hidden(const Call& call, const Chunk& chunk, bool make_dlogits) override;
   void grad_weight(const Call& call, const Chunk& chunk, bool make_dlogits) override;
   void store_grad_hidden(const Call& call, const Chunk& chunk) override;
+  void give_way(Stream stream) override;
+  void close(std::byte* workspace, Stream stream) override;
+  void agree_closed(std::byte* workspace, Stream stream) override;
   void finish(const Call& call) override;
   void add_denominator(const Call& call, const Tensor& total) override;
 
@@ -49,6 +52,7 @@ class CudaBackend final : public Backend {
   void embed_lookup(const EmbedCall& call, const Chunk& chunk) override;
   void embed_store(const EmbedCall& call, const Chunk& chunk) override;
   void embed_scatter(const EmbedCall& call, const Chunk& chunk) override;
+  void embed_finish(const EmbedCall& call) override;
 
   void wait(Stream stream) override;
 
@@ -56,12 +60,8 @@ class CudaBackend final : public Backend {
   /// What lives as long as the backend; calls share it.
   struct Owned {
     PinnedMailbox mailbox;
-    DeviceBuffer state;  ///< State
+    DeviceBuffer calls;  ///< how many calls the object has seen
     std::unique_ptr<Gemms> gemms;
-  };
-  struct State {
-    std::uint64_t calls;
-    float zero, one;
   };
 
   // Where things lie. [slot] buffers of a call's workspace.
@@ -75,9 +75,12 @@ class CudaBackend final : public Backend {
   PassScalars* scalars(std::byte* workspace) const {
     return in<PassScalars>(workspace, Buffer::scalars);
   }
-  State* state() const { return owned_->state.as<State>(); }
+  std::uint64_t* calls() const { return owned_->calls.as<std::uint64_t>(); }
   Mailbox* mailbox() const { return owned_->mailbox.device(); }
   bool gathers() const { return gathers_rows(problem_, plan_); }
+  /// Whether a chunk's logit gradients are divided by a power of two, which comes back in the
+  /// products: float16 needs it, the others reach as far as float32.
+  bool scales_gradients() const { return problem_.dtype == DType::float16; }
   bool kept(const Call& call, const Chunk& chunk) const;
   OutputMatrix logits_of(const Call& call, const Chunk& chunk) const;
   OutputMatrix dlogits_of(const Call& call, const Chunk& chunk) const;
@@ -87,18 +90,18 @@ class CudaBackend final : public Backend {
   OpenArguments scan_arguments(const Call& call) const;
 
   // Parts of steps.
+  AgreeArguments agree_arguments(std::byte* workspace, int slot) const;
   void write_unreached(const Call& call) const;
   void logits_product(const Call& call, const Chunk& chunk) const;
   LogitsArguments logits_arguments(const Call& call, const Chunk& chunk, bool general) const;
   CombineArguments combine_arguments(const Call& call, const Chunk& chunk) const;
   void make_dlogits(const Call& call, const Chunk& chunk) const;
-  void embed_finished(const EmbedCall& call) const;
 
   // Shapes of the products for chunks of `rows` rows, dense and aligned.
   GemmShape shape_of(Product product, std::int64_t rows) const;
 
   void report_disagreement(bool running);
-  void report_invalid_target();
+  void report_invalid_input();
 
   Problem problem_;
   Plan plan_;

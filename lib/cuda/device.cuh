@@ -116,12 +116,19 @@ __device__ inline void put(const OutputVector<T>& v, std::int64_t i, T value) {
   if (v.data != nullptr) v.data[i * v.stride] = value;
 }
 
+__device__ inline bool points_outside(const RowSelection& s, std::int64_t i) {
+  return s.index != nullptr && (s.index[i] < 0 || s.index[i] >= s.rows);
+}
+
+/// The caller's row. An index that points outside, of which the scan of the targets tells the
+/// caller, stands for row 0: nothing else is touched.
 __device__ inline std::int64_t caller_row(const RowSelection& s, std::int64_t i) {
-  return s.index == nullptr ? i : s.index[i];
+  if (s.index == nullptr) return i;
+  return points_outside(s, i) ? 0 : s.index[i];
 }
 
 __device__ inline std::int64_t group_row(const RowSelection& s, std::int64_t i) {
-  return s.index != nullptr && s.index_is_number ? s.index[i] : s.first + i;
+  return s.index != nullptr && s.index_is_number ? caller_row(s, i) : s.first + i;
 }
 
 __device__ inline float warp_max(float x) {

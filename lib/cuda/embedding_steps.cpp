@@ -8,7 +8,7 @@ void CudaBackend::embed_open(const EmbedCall& call) {
   const DeviceGuard guard(device_.index);
   const cudaStream_t stream = stream_of(call.stream);
   OpenArguments o;
-  o.select = {nullptr, call.group_first, false};
+  o.select.first = call.group_first;
   o.rows = call.rows;
   o.targets = input_vector(call.ids);
   o.objective = objective_;
@@ -18,27 +18,21 @@ void CudaBackend::embed_open(const EmbedCall& call) {
   o.header.operation = static_cast<std::uint64_t>(call.operation);
   o.header.rows = call.rows_word;
   o.exchange[0] = segment(call.workspace, 0);
-  o.calls = &state()->calls;
+  o.calls = calls();
   o.mailbox = mailbox();
   o.scalars = scalars(call.workspace);
   o.shares = in<ScanShare>(call.workspace, Buffer::row_scratch);
   open_call(o, stream);
   if (call.operation == Operation::embed_backward && !call.accumulate)
     zero_rows(call.grad_weight, 0, plan_.shard.width, problem_.hidden, stream);
-  if (call.chunks.empty()) report_finished(scalars(call.workspace), mailbox(), stream);
 }
 
 void CudaBackend::embed_agree(const EmbedCall& call) {
   const ProfileRange range("agree");
   const DeviceGuard guard(device_.index);
-  AgreeArguments a;
-  a.exchange = in<std::byte>(call.workspace, Buffer::exchange);
-  a.segment_bytes = map_.exchange_bytes;
-  a.ranks = plan_.ranks;
+  AgreeArguments a = agree_arguments(call.workspace, 0);
   a.sum_denominators = gathers();
   a.reduction = Reduction::sum;
-  a.mailbox = mailbox();
-  a.scalars = scalars(call.workspace);
   agree_call(a, stream_of(call.stream));
 }
 
@@ -51,8 +45,8 @@ void CudaBackend::embed_pack(const EmbedCall& call, const Chunk& chunk) {
   if (call.operation != Operation::embed_backward || !gathers()) return;
   const OutputMatrix rows{in<void>(call.workspace, Buffer::hidden_rows, chunk.slot), problem_.dtype,
                           problem_.hidden};
-  gather_rows(input_matrix(call.grad_output), nullptr, chunk.own_first, chunk.own_rows,
-              problem_.hidden, from_row(rows, chunk.own_begin), stream);
+  gather_rows(input_matrix(call.grad_output), {}, chunk.own_first, chunk.own_rows, problem_.hidden,
+              from_row(rows, chunk.own_begin), stream);
 }
 
 void CudaBackend::embed_lookup(const EmbedCall& call, const Chunk& chunk) {
@@ -68,9 +62,8 @@ void CudaBackend::embed_store(const EmbedCall& call, const Chunk& chunk) {
   const DeviceGuard guard(device_.index);
   const InputMatrix rows{in<void>(call.workspace, Buffer::hidden_rows, chunk.slot), problem_.dtype,
                          problem_.hidden};
-  gather_rows(from_row(rows, chunk.own_begin), nullptr, 0, chunk.own_rows, problem_.hidden,
+  gather_rows(from_row(rows, chunk.own_begin), {}, 0, chunk.own_rows, problem_.hidden,
               from_row(output_matrix(call.output), chunk.own_first), stream_of(call.stream));
-  if (chunk.last) embed_finished(call);
 }
 
 void CudaBackend::embed_scatter(const EmbedCall& call, const Chunk& chunk) {
@@ -84,10 +77,10 @@ void CudaBackend::embed_scatter(const EmbedCall& call, const Chunk& chunk) {
                problem_.hidden, objective_, rows, output_matrix(call.grad_weight),
                in<std::byte>(call.workspace, Buffer::row_scratch), map_.bytes(Buffer::row_scratch),
                stream_of(call.stream));
-  if (chunk.last) embed_finished(call);
 }
 
-void CudaBackend::embed_finished(const EmbedCall& call) const {
+void CudaBackend::embed_finish(const EmbedCall& call) {
+  const DeviceGuard guard(device_.index);
   report_finished(scalars(call.workspace), mailbox(), stream_of(call.stream));
 }
 

@@ -11,8 +11,7 @@ namespace {
 constexpr int threads = 256;
 
 __device__ bool spoilt(const FinishArguments& f) {
-  return f.scalars->disagreement != 0 ||
-         *const_cast<volatile std::uint32_t*>(&f.mailbox->aborted) != 0;
+  return f.scalars->spoilt != 0 || *const_cast<volatile std::uint32_t*>(&f.mailbox->aborted) != 0;
 }
 
 __device__ void put_sum(const FinishArguments& f, float* out, double sum, bool nan) {

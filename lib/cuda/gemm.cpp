@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <vector>
 
+#include "contest.hpp"
 #include "gemm_cache.hpp"
 #include "kernels.hpp"
 
@@ -13,7 +14,6 @@ namespace shardloss::detail::cuda {
 namespace {
 
 constexpr int most_candidates = 16;
-constexpr int timed_rounds = 7;
 constexpr const char* product_names[] = {"logits", "grad_hidden", "grad_weight"};
 
 cudaDataType_t type_of(DType dtype) {
@@ -110,7 +110,7 @@ struct Gemms::Prepared {
     set(description, CUBLASLT_MATMUL_DESC_TRANSA, logits ? CUBLAS_OP_T : CUBLAS_OP_N);
     set(description, CUBLASLT_MATMUL_DESC_TRANSB, weight ? CUBLAS_OP_T : CUBLAS_OP_N);
     set(description, CUBLASLT_MATMUL_DESC_POINTER_MODE,
-        logits ? CUBLASLT_POINTER_MODE_HOST : CUBLASLT_POINTER_MODE_DEVICE);
+        shape.scaled ? CUBLASLT_POINTER_MODE_DEVICE : CUBLASLT_POINTER_MODE_HOST);
     if (shape.bias) {
       set(description, CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
       set(description, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, type_of(shape.output));
@@ -135,15 +135,15 @@ struct Gemms::Prepared {
   Prepared& operator=(const Prepared&) = delete;
 
   void enqueue(cublasLtHandle_t handle, const GemmShape& shape, const GemmOperands& on,
-               const cublasLtMatmulAlgo_t& algorithm, std::size_t workspace_bytes,
-               cudaStream_t stream) {
-    static constexpr float one = 1.0f;
-    static constexpr float zero = 0.0f;
-    const bool logits = shape.product == Product::logits;
+               const float* device_constants, const cublasLtMatmulAlgo_t& algorithm,
+               std::size_t workspace_bytes, cudaStream_t stream) {
+    static constexpr float host_constants[] = {0.0f, 1.0f};
+    const float* const constants = shape.scaled ? device_constants : host_constants;
+    const float* const alpha = shape.scaled ? on.alpha : constants + 1;
+    const float* const beta = constants + (on.accumulate ? 1 : 0);
     if (shape.bias) set(description, CUBLASLT_MATMUL_DESC_BIAS_POINTER, on.bias);
-    SHARDLOSS_CUBLAS(cublasLtMatmul(handle, description, logits ? &one : on.alpha, on.a, a, on.b, b,
-                                    logits ? &zero : on.beta, on.d, d, on.d, d, &algorithm,
-                                    on.workspace, workspace_bytes, stream));
+    SHARDLOSS_CUBLAS(cublasLtMatmul(handle, description, alpha, on.a, a, on.b, b, beta, on.d, d,
+                                    on.d, d, &algorithm, on.workspace, workspace_bytes, stream));
   }
 
   std::vector<cublasLtMatmulHeuristicResult_t> candidates(cublasLtHandle_t handle,
@@ -178,7 +178,10 @@ struct Gemms::Prepared {
 };
 
 Gemms::Gemms(GemmChoice choice, std::size_t workspace_bytes)
-    : choice_(choice), workspace_bytes_(workspace_bytes) {
+    : constants_(2 * sizeof(float)), choice_(choice), workspace_bytes_(workspace_bytes) {
+  const std::array<float, 2> constants = {0.0f, 1.0f};
+  SHARDLOSS_CUDA(
+      cudaMemcpy(constants_.as(), constants.data(), sizeof constants, cudaMemcpyHostToDevice));
   int device = 0;
   SHARDLOSS_CUDA(cudaGetDevice(&device));
   cudaDeviceProp properties{};
@@ -197,8 +200,9 @@ std::string Gemms::key_of(const GemmShape& s) const {
   return card_ + ", cublasLt" + text(cublasLtGetVersion()) + ", " +
          product_names[static_cast<int>(s.product)] + ", m n k" + text(s.m, s.n, s.k) + ", ld" +
          text(s.lda, s.ldb, s.ldd) + ", " + std::string(name(s.input)) + " to " +
-         std::string(name(s.output)) + (s.bias ? " with bias" : "") + ", aligned" +
-         text(s.align_a, s.align_b, s.align_d) + ", workspace" + text(workspace_bytes_);
+         std::string(name(s.output)) + (s.bias ? " with bias" : "") + (s.scaled ? " scaled" : "") +
+         ", aligned" + text(s.align_a, s.align_b, s.align_d) + ", workspace" +
+         text(workspace_bytes_);
 }
 
 std::string Gemms::prepare(const GemmShape& shape) {
@@ -209,8 +213,8 @@ std::string Gemms::prepare(const GemmShape& shape) {
 void Gemms::run(const GemmShape& shape, const GemmOperands& operands, cudaStream_t stream) {
   const std::lock_guard lock(mutex_);
   Prepared& prepared = find(shape, false);
-  prepared.enqueue(handle_.get(), shape, operands, prepared.chosen.algorithm, workspace_bytes_,
-                   stream);
+  prepared.enqueue(handle_.get(), shape, operands, constants_.as<float>(),
+                   prepared.chosen.algorithm, workspace_bytes_, stream);
 }
 
 Gemms::Prepared& Gemms::find(const GemmShape& shape, bool may_time) {
@@ -236,8 +240,6 @@ GemmAlgorithm Gemms::choose(const GemmShape& shape, Prepared& prepared, bool may
   return {first.algo, describe(first.algo) + ", cublasLt's first"};
 }
 
-// Times the candidates in turns, so that all see the same temperature, and keeps the fastest by its
-// median.
 GemmAlgorithm Gemms::time(const GemmShape& shape, Prepared& prepared, const std::string& key) {
   const auto found = prepared.candidates(handle_.get(), shape, workspace_bytes_, most_candidates);
   const bool logits = shape.product == Product::logits;
@@ -248,7 +250,6 @@ GemmAlgorithm Gemms::time(const GemmShape& shape, Prepared& prepared, const std:
   DeviceBuffer d(matrix_bytes(shape.n, shape.ldd, shape.output));
   DeviceBuffer bias(shape.bias ? matrix_bytes(1, shape.m, shape.output) : 0);
   DeviceBuffer workspace(workspace_bytes_);
-  DeviceBuffer scalars(2 * sizeof(float));
   const auto fill = [&](DeviceBuffer& buffer, DType dtype, float deviation, std::uint64_t seed) {
     fill_random(buffer.as<void>(), dtype,
                 static_cast<std::int64_t>(buffer.bytes() / size_of(dtype)), deviation, seed,
@@ -257,40 +258,23 @@ GemmAlgorithm Gemms::time(const GemmShape& shape, Prepared& prepared, const std:
   fill(a, shape.input, 1.0f, 1);
   fill(b, shape.input, 0.05f, 2);
   if (shape.bias) fill(bias, shape.output, 1.0f, 3);
-  const std::array<float, 2> factors = {1.0f, weight ? 1.0f : 0.0f};
-  SHARDLOSS_CUDA(cudaMemcpyAsync(scalars.as(), factors.data(), sizeof factors,
-                                 cudaMemcpyHostToDevice, stream.get()));
   SHARDLOSS_CUDA(cudaMemsetAsync(d.as(), 0, d.bytes(), stream.get()));
-  const GemmOperands on{
-      a.as(),        b.as(), d.as(), bias.as(), scalars.as<float>(), scalars.as<float>() + 1,
-      workspace.as()};
+  const GemmOperands on{a.as(), b.as(),        d.as(), bias.as(), constants_.as<float>() + 1,
+                        weight, workspace.as()};
 
-  const TimedEvent begin;
-  const TimedEvent end;
-  std::vector<std::vector<float>> times(found.size());
-  for (int round = 0; round <= timed_rounds; ++round) {  // the first is not counted
-    for (std::size_t i = 0; i < found.size(); ++i) {
-      SHARDLOSS_CUDA(cudaEventRecord(begin.get(), stream.get()));
-      prepared.enqueue(handle_.get(), shape, on, found[i].algo, workspace_bytes_, stream.get());
-      SHARDLOSS_CUDA(cudaEventRecord(end.get(), stream.get()));
-      SHARDLOSS_CUDA(cudaEventSynchronize(end.get()));
-      float milliseconds = 0;
-      SHARDLOSS_CUDA(cudaEventElapsedTime(&milliseconds, begin.get(), end.get()));
-      if (round > 0) times[i].push_back(milliseconds);
-    }
-  }
-  std::size_t best = 0;
-  std::vector<float> medians;
-  for (auto& of_one : times) {
-    std::sort(of_one.begin(), of_one.end());
-    medians.push_back(of_one[of_one.size() / 2]);
-    if (medians.back() < medians[best]) best = medians.size() - 1;
-  }
+  const ContestResult result = contest(
+      found.size(),
+      [&](std::size_t i) {
+        prepared.enqueue(handle_.get(), shape, on, constants_.as<float>(), found[i].algo,
+                         workspace_bytes_, stream.get());
+      },
+      stream.get());
   std::array<char, 96> text{};
   std::snprintf(text.data(), text.size(), ", number %zu of %zu, timed %.3f ms, the first %.3f ms",
-                best + 1, found.size(), static_cast<double>(medians[best]),
-                static_cast<double>(medians[0]));
-  const CachedAlgorithm kept{found[best].algo, describe(found[best].algo) + text.data()};
+                result.winner + 1, found.size(), static_cast<double>(result.winner_ms),
+                static_cast<double>(result.first_ms));
+  const CachedAlgorithm kept{found[result.winner].algo,
+                             describe(found[result.winner].algo) + text.data()};
   keep_cached(key, kept);
   return {kept.algorithm, kept.text};
 }

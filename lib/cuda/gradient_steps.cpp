@@ -41,7 +41,7 @@ void CudaBackend::grad_hidden(const Call& call, const Chunk& chunk, bool make) {
   on.b = dlogits_of(call, chunk).data;
   on.d = out.data;
   on.alpha = &scalars(call.workspace)->scale[chunk.slot].alpha;
-  on.beta = accumulate ? &state()->one : &state()->zero;
+  on.accumulate = accumulate;
   on.workspace = in<void>(call.workspace, Buffer::gemm);
   s.lda = weight.row_stride;
   s.ldd = out.row_stride;
@@ -67,7 +67,7 @@ void CudaBackend::grad_weight(const Call& call, const Chunk& chunk, bool make) {
   on.b = dlogits_of(call, chunk).data;
   on.d = out.data;
   on.alpha = &scalars(call.workspace)->scale[chunk.slot].alpha;
-  on.beta = add ? &state()->one : &state()->zero;
+  on.accumulate = add;
   on.workspace = in<void>(call.workspace, Buffer::gemm);
   s.lda = hidden.row_stride;
   s.ldd = out.row_stride;
@@ -81,9 +81,9 @@ void CudaBackend::store_grad_hidden(const Call& call, const Chunk& chunk) {
   const DeviceGuard guard(device_.index);
   const InputMatrix partial{in<void>(call.workspace, Buffer::grad_hidden, chunk.slot),
                             plan_.grad_hidden_partial_dtype, problem_.hidden};
-  store_rows(from_row(partial, chunk.own_begin), chunk.own_rows, problem_.hidden,
-             selection(call).index, chunk.own_first, output_matrix(call.grad->hidden),
-             call.grad->accumulate_hidden, stream_of(call.stream));
+  store_rows(from_row(partial, chunk.own_begin), chunk.own_rows, problem_.hidden, selection(call),
+             chunk.own_first, output_matrix(call.grad->hidden), call.grad->accumulate_hidden,
+             stream_of(call.stream));
 }
 
 void CudaBackend::finish(const Call& call) {
@@ -94,12 +94,12 @@ void CudaBackend::finish(const Call& call) {
   const std::int64_t columns = plan_.shard.vocab;
   if (grad.weight.given() && map_.has(Buffer::grad_weight) && !call.chunks.empty()) {
     store_rows({in<void>(call.workspace, Buffer::grad_weight), DType::float32, problem_.hidden},
-               columns, problem_.hidden, nullptr, 0, output_matrix(grad.weight),
-               grad.accumulate_weight, stream);
+               columns, problem_.hidden, {}, 0, output_matrix(grad.weight), grad.accumulate_weight,
+               stream);
   }
   if (grad.bias.given() && !call.chunks.empty()) {
-    store_rows({in<void>(call.workspace, Buffer::grad_bias), DType::float32, 0}, 1, columns,
-               nullptr, 0, {grad.bias.data(), grad.bias.dtype(), 0}, grad.accumulate_bias, stream);
+    store_rows({in<void>(call.workspace, Buffer::grad_bias), DType::float32, 0}, 1, columns, {}, 0,
+               {grad.bias.data(), grad.bias.dtype(), 0}, grad.accumulate_bias, stream);
   }
   if (call.operation != Operation::backward) {
     const Outputs& out = *call.out;

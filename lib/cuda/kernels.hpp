@@ -46,11 +46,12 @@ struct OutputMatrix {
 /// Which rows of the caller's tensors are computed, and what the group calls them.
 struct RowSelection {
   const std::int64_t* index = nullptr;  ///< computed row i is the caller's row index[i]; null: i
-  std::int64_t first = 0;               ///< number of this rank's first computed row in the group
-  bool index_is_number = false;         ///< replicated: index[i] is also the row's number
+  std::int64_t rows = 0;         ///< of the caller's tensors: all entries of `index` are below
+  std::int64_t first = 0;        ///< number of this rank's first computed row in the group
+  bool index_is_number = false;  ///< replicated: index[i] is also the row's number
 };
 
-// ---- open.cu
+// ---- open.cu, give_way.cu
 
 struct OpenArguments {
   RowSelection select;
@@ -87,6 +88,17 @@ struct AgreeArguments {
 };
 void agree_call(const AgreeArguments& arguments, cudaStream_t stream);
 
+struct CloseArguments {
+  const std::byte* header = nullptr;  ///< this rank's, as it opened the call
+  std::byte* out = nullptr;
+  const Mailbox* mailbox = nullptr;
+};
+/// out = the header, with the chunk `closing` and what became of the call as its verdict.
+void close_call(const CloseArguments& arguments, cudaStream_t stream);
+
+/// Keeps the stream from its next kernel for a few microseconds.
+void give_way(cudaStream_t stream);
+
 /// What stands in the outputs of rows that a row index leaves out.
 struct SkippedRows {
   std::int64_t rows = 0;
@@ -111,9 +123,9 @@ struct PackArguments {
 };
 void pack_row_inputs(const PackArguments& arguments, cudaStream_t stream);
 
-/// out[i, :] = in[index[first + i], :], rows of `columns` elements, both of the same dtype. index
-/// null: first + i.
-void gather_rows(const InputMatrix& in, const std::int64_t* index, std::int64_t first,
+/// out[i, :] = in[row first + i of `select`, :], rows of `columns` elements, both of the same
+/// dtype.
+void gather_rows(const InputMatrix& in, const RowSelection& select, std::int64_t first,
                  std::int64_t rows, std::int64_t columns, const OutputMatrix& out,
                  cudaStream_t stream);
 
@@ -177,7 +189,7 @@ struct CombineArguments {
   SavedRow<float>* write = nullptr;       ///< [C]: forward
 
   RowCoefficients<float>* coefficients = nullptr;  ///< [C], or null
-  bool half_logits = false;                        ///< float16: magnitudes near 2^10
+  bool scales_gradients = false;                   ///< float16: ChunkScale, otherwise 1
   int slot = 0;
   std::uint64_t chunk = 0;
   CombineShare* shares = nullptr;  ///< [most_combine_blocks]
@@ -194,9 +206,9 @@ void sum_columns(const InputMatrix& dlogits, std::int64_t rows, std::int64_t col
 
 // ---- store.cu
 
-/// out[index[first + i], :] (+)= in[i, :]; index null: first + i.
+/// out[row first + i of `select`, :] (+)= in[i, :].
 void store_rows(const InputMatrix& in, std::int64_t rows, std::int64_t columns,
-                const std::int64_t* index, std::int64_t first, const OutputMatrix& out,
+                const RowSelection& select, std::int64_t first, const OutputMatrix& out,
                 bool accumulate, cudaStream_t stream);
 
 // ---- finish.cu

@@ -1,7 +1,9 @@
-// The beginning of a call: one look at this rank's targets, and the headers that ranks compare.
+// The beginning of a call: one look at this rank's targets, and the headers that ranks compare, at
+// its end too.
 //
 //   denominator = sum of t c_y over ordinary rows     counted = their number
-//   invalid     = number of targets outside [0, V) that are not ignored, and the lowest such row
+//   invalid     = number of targets outside [0, V) that are not ignored, and the lowest such row;
+//                 or -1 where the row index points outside the rows, and the first such place
 //   hash        = sum over rows of a mixed (row, target, row index), in any order the same
 //
 // Two stages, both in a fixed order: blocks fold strided rows, one block folds the blocks. Reads N
@@ -30,12 +32,14 @@ __device__ ScanShare fold_shares(ScanShare a, const ScanShare& b) {
   a.class_sum += b.class_sum;
   a.counted += b.counted;
   a.invalid += b.invalid;
+  if (b.outside != 0 && (a.outside == 0 || b.outside < a.outside)) a.outside = b.outside;
   a.hash += b.hash;
   a.class_max = fmaxf(a.class_max, b.class_max);
   return a;
 }
 
 __device__ void scan_row(const OpenArguments& o, std::int64_t i, ScanShare& share) {
+  if (share.outside == 0 && points_outside(o.select, i)) share.outside = i + 1;
   const std::int64_t row = caller_row(o.select, i);
   const float weight = real_at(o.weights, row, 1.0f);
   const bool hard = o.targets.data != nullptr;
@@ -86,11 +90,13 @@ __device__ void set_factor(PassScalars& s, Reduction reduction, const float* nor
   s.factor = s.empty ? 0.0 : 1.0 / divisor;
 }
 
-__device__ void report_invalid(Mailbox* mailbox, std::int64_t row, std::int64_t value) {
-  mailbox->invalid_row = row;
-  mailbox->invalid_value = value;
+// What the header says of the rank's targets or row index, to the host and to the end of the pass.
+__device__ void report_invalid(const CallHeader& header, Mailbox* mailbox, PassScalars& scalars) {
+  mailbox->invalid_row = header.invalid_row;
+  mailbox->invalid_value = header.invalid_value;
   __threadfence_system();
-  *const_cast<volatile std::uint32_t*>(&mailbox->invalid) = 1;
+  *const_cast<volatile std::uint32_t*>(&mailbox->invalid) = header.invalid < 0 ? 2 : 1;
+  if (header.invalid < 0) scalars.spoilt = 1;
 }
 
 __global__ void __launch_bounds__(threads) open_kernel(OpenArguments o, int shares) {
@@ -108,6 +114,11 @@ __global__ void __launch_bounds__(threads) open_kernel(OpenArguments o, int shar
   header.invalid = total.invalid;
   header.invalid_row = total.invalid_row;
   header.invalid_value = total.invalid_value;
+  if (total.outside != 0) {
+    header.invalid = -1;
+    header.invalid_row = total.outside - 1;
+    header.invalid_value = o.select.index[total.outside - 1];
+  }
   for (std::byte* segment : o.exchange)
     if (segment != nullptr) *reinterpret_cast<CallHeader*>(segment) = header;
 
@@ -119,9 +130,8 @@ __global__ void __launch_bounds__(threads) open_kernel(OpenArguments o, int shar
       o.class_weights != nullptr ? total.class_sum : static_cast<double>(o.objective.vocab);
   s.class_max = o.class_weights != nullptr ? total.class_max : 1.0f;
   set_factor(s, o.reduction, o.normalizer);
+  if (o.whole && header.invalid != 0) report_invalid(header, o.mailbox, s);
   *o.scalars = s;
-  if (o.whole && total.invalid > 0)
-    report_invalid(o.mailbox, total.invalid_row, total.invalid_value);
   *const_cast<volatile std::uint64_t*>(&o.mailbox->step) = 0;
   *const_cast<volatile std::uint64_t*>(&o.mailbox->started) = header.call;
 }
@@ -132,7 +142,8 @@ __global__ void __launch_bounds__(threads)
   const int mine = static_cast<int>(threadIdx.x);
   const ScanShare sum =
       block_fold<threads>(mine < count ? shares[mine] : ScanShare{}, shared, fold_shares);
-  if (threadIdx.x == 0) *total += static_cast<float>(sum.denominator);
+  if (threadIdx.x == 0)
+    *total += sum.outside != 0 ? not_a_number() : static_cast<float>(sum.denominator);
 }
 
 __device__ const CallHeader& header_of(const AgreeArguments& a, int rank) {
@@ -160,7 +171,7 @@ __global__ void __launch_bounds__(threads) agree_kernel(AgreeArguments a) {
   if (first_difference != none) {
     const unsigned word = first_difference >> 24;
     const unsigned rank = first_difference & 0xffffffu;
-    a.scalars->disagreement = 1;
+    a.scalars->spoilt = 1;
     if (*const_cast<volatile std::uint32_t*>(&a.mailbox->disagreement) == 0) {
       a.mailbox->other_rank = rank;
       a.mailbox->value = words[word];
@@ -178,12 +189,20 @@ __global__ void __launch_bounds__(threads) agree_kernel(AgreeArguments a) {
     const CallHeader& header = header_of(a, rank);
     denominator += header.denominator;
     counted += header.counted;
-    if (invalid == nullptr && header.invalid > 0) invalid = &header;
+    if (invalid == nullptr && header.invalid != 0) invalid = &header;
   }
   a.scalars->denominator = denominator;
   a.scalars->counted = counted;
   set_factor(*a.scalars, a.reduction, a.normalizer);
-  if (invalid != nullptr) report_invalid(a.mailbox, invalid->invalid_row, invalid->invalid_value);
+  if (invalid != nullptr) report_invalid(*invalid, a.mailbox, *a.scalars);
+}
+
+__global__ void close_kernel(CloseArguments c) {
+  CallHeader header = *reinterpret_cast<const CallHeader*>(c.header);
+  if (*const_cast<const volatile std::uint32_t*>(&c.mailbox->aborted) != 0)
+    header.verdict = given_up;
+  header.chunk = closing;
+  *reinterpret_cast<CallHeader*>(c.out) = header;
 }
 
 __global__ void __launch_bounds__(threads) skipped_kernel(SkippedRows o) {
@@ -229,6 +248,11 @@ void add_denominator(const OpenArguments& arguments, float* total, cudaStream_t 
 void agree_call(const AgreeArguments& arguments, cudaStream_t stream) {
   agree_kernel<<<1, threads, 0, stream>>>(arguments);
   SHARDLOSS_LAUNCHED("agree_kernel");
+}
+
+void close_call(const CloseArguments& arguments, cudaStream_t stream) {
+  close_kernel<<<1, 1, 0, stream>>>(arguments);
+  SHARDLOSS_LAUNCHED("close_kernel");
 }
 
 void fill_skipped_rows(const SkippedRows& outputs, cudaStream_t stream) {

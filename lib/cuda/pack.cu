@@ -25,14 +25,12 @@ __global__ void __launch_bounds__(threads) pack_kernel(PackArguments p) {
 // One warp a row: `width` units of T of a row in `in_stride` units.
 template <class T>
 __global__ void __launch_bounds__(threads)
-    gather_kernel(const T* in, std::int64_t in_stride, const std::int64_t* index,
-                  std::int64_t first, std::int64_t rows, std::int64_t width, T* out,
-                  std::int64_t out_stride) {
+    gather_kernel(const T* in, std::int64_t in_stride, RowSelection select, std::int64_t first,
+                  std::int64_t rows, std::int64_t width, T* out, std::int64_t out_stride) {
   const std::int64_t row =
       static_cast<std::int64_t>(blockIdx.x) * (threads / 32) + threadIdx.x / 32;
   if (row >= rows) return;
-  const std::int64_t from = index == nullptr ? first + row : index[first + row];
-  const T* source = in + from * in_stride;
+  const T* source = in + caller_row(select, first + row) * in_stride;
   T* target = out + row * out_stride;
   for (std::int64_t i = threadIdx.x % 32; i < width; i += 32) target[i] = source[i];
 }
@@ -45,13 +43,13 @@ __global__ void __launch_bounds__(threads)
 }
 
 template <class T>
-void gather_as(const InputMatrix& in, const std::int64_t* index, std::int64_t first,
+void gather_as(const InputMatrix& in, const RowSelection& select, std::int64_t first,
                std::int64_t rows, std::int64_t row_bytes, const OutputMatrix& out,
                cudaStream_t stream) {
   const auto each = static_cast<std::int64_t>(size_of(in.dtype));
   const auto unit = static_cast<std::int64_t>(sizeof(T));
   gather_kernel<<<blocks_for(rows, threads / 32), threads, 0, stream>>>(
-      static_cast<const T*>(in.data), in.row_stride * each / unit, index, first, rows,
+      static_cast<const T*>(in.data), in.row_stride * each / unit, select, first, rows,
       row_bytes / unit, static_cast<T*>(out.data), out.row_stride * each / unit);
   SHARDLOSS_LAUNCHED("gather_kernel");
 }
@@ -64,7 +62,7 @@ void pack_row_inputs(const PackArguments& arguments, cudaStream_t stream) {
   SHARDLOSS_LAUNCHED("pack_kernel");
 }
 
-void gather_rows(const InputMatrix& in, const std::int64_t* index, std::int64_t first,
+void gather_rows(const InputMatrix& in, const RowSelection& select, std::int64_t first,
                  std::int64_t rows, std::int64_t columns, const OutputMatrix& out,
                  cudaStream_t stream) {
   if (rows == 0) return;
@@ -75,11 +73,11 @@ void gather_rows(const InputMatrix& in, const std::int64_t* index, std::int64_t 
   const std::int64_t bytes = columns * each;
   if (!misaligned(in.data, in.row_stride * each | bytes) &&
       !misaligned(out.data, out.row_stride * each)) {
-    gather_as<uint4>(in, index, first, rows, bytes, out, stream);
+    gather_as<uint4>(in, select, first, rows, bytes, out, stream);
   } else if (each == 4) {
-    gather_as<std::uint32_t>(in, index, first, rows, bytes, out, stream);
+    gather_as<std::uint32_t>(in, select, first, rows, bytes, out, stream);
   } else {
-    gather_as<std::uint16_t>(in, index, first, rows, bytes, out, stream);
+    gather_as<std::uint16_t>(in, select, first, rows, bytes, out, stream);
   }
 }
 

@@ -47,8 +47,8 @@ void* CudaBackend::bias_copy(std::byte* workspace) const {
 }
 
 RowSelection CudaBackend::selection(const Call& call) const {
-  return {static_cast<const std::int64_t*>(call.in->row_index.data()), call.group_first,
-          !gathers()};
+  return {static_cast<const std::int64_t*>(call.in->row_index.data()), call.hidden_rows,
+          call.group_first, !gathers()};
 }
 
 // What the scan of the targets needs.
@@ -81,7 +81,7 @@ void CudaBackend::open(const Call& call) {
   o.header.rows = call.rows_word;
   o.header.outputs = call.outputs_word;
   for (int slot = 0; slot < plan_.slots; ++slot) o.exchange[slot] = segment(call.workspace, slot);
-  o.calls = &state()->calls;
+  o.calls = calls();
   o.mailbox = mailbox();
   o.scalars = scalars(call.workspace);
   open_call(o, stream_of(call.stream));
@@ -123,19 +123,47 @@ void CudaBackend::write_unreached(const Call& call) const {
   }
 }
 
+AgreeArguments CudaBackend::agree_arguments(std::byte* workspace, int slot) const {
+  AgreeArguments a;
+  a.exchange = in<std::byte>(workspace, Buffer::exchange, slot);
+  a.segment_bytes = map_.exchange_bytes;
+  a.ranks = plan_.ranks;
+  a.reduction = problem_.reduction;
+  a.mailbox = mailbox();
+  a.scalars = scalars(workspace);
+  return a;
+}
+
 void CudaBackend::agree(const Call& call, int slot, bool sum_denominators) {
   const ProfileRange range("agree");
   const DeviceGuard guard(device_.index);
-  AgreeArguments a;
-  a.exchange = in<std::byte>(call.workspace, Buffer::exchange, slot);
-  a.segment_bytes = map_.exchange_bytes;
-  a.ranks = plan_.ranks;
+  AgreeArguments a = agree_arguments(call.workspace, slot);
   a.sum_denominators = sum_denominators;
-  a.reduction = problem_.reduction;
   a.normalizer = reals_of(call.in->normalizer);
-  a.mailbox = mailbox();
-  a.scalars = scalars(call.workspace);
   agree_call(a, stream_of(call.stream));
+}
+
+void CudaBackend::give_way(Stream stream) {
+  const DeviceGuard guard(device_.index);
+  cuda::give_way(stream_of(stream));
+}
+
+void CudaBackend::close(std::byte* workspace, Stream stream) {
+  const ProfileRange range("close");
+  const DeviceGuard guard(device_.index);
+  CloseArguments c;
+  c.header = segment(workspace, 0);
+  c.out = in<std::byte>(workspace, Buffer::exchange) +
+          static_cast<std::size_t>(plan_.rank) * sizeof(CallHeader);
+  c.mailbox = mailbox();
+  close_call(c, stream_of(stream));
+}
+
+void CudaBackend::agree_closed(std::byte* workspace, Stream stream) {
+  const DeviceGuard guard(device_.index);
+  AgreeArguments a = agree_arguments(workspace, 0);
+  a.segment_bytes = sizeof(CallHeader);
+  agree_call(a, stream_of(stream));
 }
 
 void CudaBackend::pack_rows(const Call& call, const Chunk& chunk) {
@@ -156,7 +184,7 @@ void CudaBackend::pack_rows(const Call& call, const Chunk& chunk) {
   if (!map_.has(Buffer::hidden_rows)) return;
   const OutputMatrix rows{in<void>(call.workspace, Buffer::hidden_rows, chunk.slot), problem_.dtype,
                           problem_.hidden};
-  gather_rows(input_matrix(call.in->hidden), p.select.index, chunk.own_first, chunk.own_rows,
+  gather_rows(input_matrix(call.in->hidden), p.select, chunk.own_first, chunk.own_rows,
               problem_.hidden, from_row(rows, chunk.own_begin), stream_of(call.stream));
 }
 
@@ -230,7 +258,7 @@ CombineArguments CudaBackend::combine_arguments(const Call& call, const Chunk& c
   c.own_first = chunk.own_first;
   if (call.gradients())
     c.coefficients = in<RowCoefficients<float>>(call.workspace, Buffer::coefficients, chunk.slot);
-  c.half_logits = problem_.dtype == DType::float16;
+  c.scales_gradients = scales_gradients();
   c.slot = chunk.slot;
   c.chunk = static_cast<std::uint64_t>(chunk.index);
   c.shares = in<CombineShare>(call.workspace, Buffer::row_scratch);

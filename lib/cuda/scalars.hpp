@@ -9,6 +9,7 @@
 namespace shardloss::detail::cuda {
 
 /// A chunk's power of two: logit gradients are made times `inverse`, products multiply by `alpha`.
+/// Both 1 unless the gradients are float16.
 struct ChunkScale {
   float alpha;
   float inverse;
@@ -16,16 +17,16 @@ struct ChunkScale {
 
 /// Buffer::scalars.
 struct PassScalars {
-  std::uint64_t call;          ///< number of this call on the device
-  std::uint32_t disagreement;  ///< 1: ranks differ, the loss is NaN
-  std::uint32_t empty;         ///< 1: what divides the loss is 0: loss 0, gradients 0
-  std::uint32_t arrived;       ///< blocks of a chunk's combination that are done
-  double denominator;          ///< sum of t c_y over the ordinary rows of the group
-  double factor;               ///< of the reduction: 1, 1 / denominator or 1 / normalizer
-  std::int64_t counted;        ///< ordinary rows of the group
-  double class_sum;            ///< sum of the class weights; V where there are none
-  float class_max;             ///< largest magnitude among them; 1 where there are none
-  double cross_entropy;        ///< running sums over the rows combined so far
+  std::uint64_t call;     ///< number of this call on the device
+  std::uint32_t spoilt;   ///< 1: ranks differ or a row index points outside: losses are NaN
+  std::uint32_t empty;    ///< 1: what divides the loss is 0: loss 0, gradients 0
+  std::uint32_t arrived;  ///< blocks of a chunk's combination that are done
+  double denominator;     ///< sum of t c_y over the ordinary rows of the group
+  double factor;          ///< of the reduction: 1, 1 / denominator or 1 / normalizer
+  std::int64_t counted;   ///< ordinary rows of the group
+  double class_sum;       ///< sum of the class weights; V where there are none
+  float class_max;        ///< largest magnitude among them; 1 where there are none
+  double cross_entropy;   ///< running sums over the rows combined so far
   double z_loss;
   ChunkScale scale[2];  ///< of the chunk in each slot
 };
@@ -39,6 +40,7 @@ struct ScanShare {
   std::int64_t invalid;
   std::int64_t invalid_row;
   std::int64_t invalid_value;
+  std::int64_t outside;  ///< 1 + the first place at which the row index points outside; 0: none
   std::uint64_t hash;
   float class_max;
 };

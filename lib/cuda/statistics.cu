@@ -281,7 +281,7 @@ __global__ void __launch_bounds__(threads)
 
 // Few rows leave multiprocessors idle: then blocks share a row, each with at least two batches.
 int splits_of(const StatisticsArguments& a, std::int64_t groups, std::int64_t batch) {
-  const std::int64_t wanted = std::int64_t{8} * a.multiprocessors;
+  const std::int64_t wanted = std::int64_t{7} * a.multiprocessors;  // two rounds of them, or nearly
   if (groups == 0 || groups >= wanted) return 1;
   const std::int64_t most = std::max<std::int64_t>(1, a.on.objective.columns / (2 * batch));
   return static_cast<int>(

@@ -1,6 +1,7 @@
-// Gradients out of their accumulators: out[index[first + i], :] (+)= in[i, :], [rows, columns],
-// from one floating dtype to another. Bytes: each element read once and written once (read too
-// where it is added to). Eight elements a thread, in 16-byte accesses where rows are aligned.
+// Gradients out of their accumulators: out[row first + i of the selection, :] (+)= in[i, :],
+// [rows, columns], from one floating dtype to another. Bytes: each element read once and written
+// once (read too where it is added to). Eight elements a thread, in 16-byte accesses where rows are
+// aligned.
 #include "device.cuh"
 
 namespace shardloss::detail::cuda {
@@ -26,7 +27,7 @@ __device__ void store_group(T* at, const float (&in)[group]) {
 
 struct StoreShape {
   std::int64_t rows, columns, in_stride, out_stride, first;
-  const std::int64_t* index;
+  RowSelection select;
   bool accumulate, aligned;
 };
 
@@ -39,8 +40,7 @@ __global__ void __launch_bounds__(threads) store_kernel(const In* in, Out* out, 
     const std::int64_t row = i / groups;
     const std::int64_t column = i % groups * group;
     const In* from = in + row * s.in_stride + column;
-    const std::int64_t target = s.index == nullptr ? s.first + row : s.index[s.first + row];
-    Out* to = out + target * s.out_stride + column;
+    Out* to = out + caller_row(s.select, s.first + row) * s.out_stride + column;
     if (s.aligned && column + group <= s.columns) {
       float values[group];
       load_group(from, values);
@@ -64,7 +64,7 @@ __global__ void __launch_bounds__(threads) store_kernel(const In* in, Out* out, 
 }  // namespace
 
 void store_rows(const InputMatrix& in, std::int64_t rows, std::int64_t columns,
-                const std::int64_t* index, std::int64_t first, const OutputMatrix& out,
+                const RowSelection& select, std::int64_t first, const OutputMatrix& out,
                 bool accumulate, cudaStream_t stream) {
   if (rows == 0 || columns == 0) return;
   const auto aligned = [](const void* data, std::int64_t stride, DType dtype) {
@@ -77,7 +77,7 @@ void store_rows(const InputMatrix& in, std::int64_t rows, std::int64_t columns,
       in.row_stride,
       out.row_stride,
       first,
-      index,
+      select,
       accumulate,
       aligned(in.data, in.row_stride, in.dtype) && aligned(out.data, out.row_stride, out.dtype)};
   const std::int64_t groups = (columns + group - 1) / group;

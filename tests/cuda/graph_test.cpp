@@ -134,6 +134,43 @@ TEST_F(Graph, T32_InvalidTargetsOfAReplayAreToldByWait) {
   EXPECT_EQ(differences(sample, whole(sample, tensors.answer(), ranks()), loss.plan()), "");
 }
 
+/// The index is seen on the device only: nothing outside the rows is touched, all ranks are told.
+TEST_F(Graph, ARowIndexOfAReplayThatPointsOutsideIsToldByWait) {
+  for (const Layout layout : {Layout::replicated, Layout::row_sharded}) {
+    Problem problem = graph_problem(DType::float32, layout);
+    problem.row_index = true;
+    problem.keep_logits = 0;
+    Sample sample = other_data(fill(problem, ranks(), 48), 48);
+    sample.data.row_index.emplace();
+    for (std::int64_t i = 0; i < sample.data.rows; i += 2) sample.data.row_index->push_back(i);
+    const Loss loss = make(sample);
+    Tensors tensors = place(sample);
+    Saved saved = loss.make_saved();
+    enqueue(loss, tensors, Way::fused, saved);
+    loss.wait(test_stream());
+    const CapturedGraph graph([&] { enqueue(loss, tensors, Way::fused, saved); });
+
+    const std::vector<double> good = tensors.row_index.read();
+    for (const std::int64_t outside : {std::int64_t{-1}, sample.data.rows, std::int64_t{1} << 40}) {
+      std::vector<std::int64_t> bent(good.begin(), good.end());
+      if (layout == Layout::replicated || rank() == ranks() - 1) bent.back() = outside;
+      tensors.row_index.write(bent);
+      graph.replay();
+      expect_error(ErrorCode::invalid_argument, {"row_index", std::to_string(outside)},
+                   [&] { loss.wait(test_stream()); });
+      EXPECT_TRUE(std::isnan(tensors.loss.read().front()));
+      EXPECT_EQ(tensors.overwritten(), "");
+    }
+
+    tensors.row_index.write(std::vector<std::int64_t>(good.begin(), good.end()));
+    tensors.reset();
+    graph.replay();
+    loss.wait(test_stream());
+    EXPECT_EQ(differences(sample, whole(sample, tensors.answer(), ranks()), loss.plan()), "")
+        << name(layout);
+  }
+}
+
 /// Keeps the mailbox that the Loss shows to its group.
 class ObservedTransport final : public launch::ForwardingTransport {
  public:

@@ -347,6 +347,18 @@ TEST(Plan, Float64IsTheCpusAlone) {
                [&] { plan_of(plain_problem(4, 2, 8, DType::float64), 1, 0, DeviceKind::cuda); });
 }
 
+TEST(Plan, CallsOnDevicesCloseWithAnExchange) {
+  const auto closings = [](const Plan& plan) {
+    std::int64_t calls = 0;
+    for (const PlannedCollective& item : plan.collectives)
+      if (item.name == "closing") calls += item.calls;
+    return calls;
+  };
+  EXPECT_EQ(closings(plan_of(llama(), 2, 0, DeviceKind::cpu)), 0);
+  EXPECT_GT(closings(plan_of(llama(), 2, 0, DeviceKind::cuda)), 0);
+  EXPECT_EQ(closings(plan_of(llama(), 1, 0, DeviceKind::cuda)), 0);
+}
+
 TEST(Plan, RefusesRanksOutsideTheGroup) {
   for (const auto& [ranks, rank] : {std::pair{0, 0}, std::pair{2, 2}, std::pair{2, -1}})
     EXPECT_THROW(plan_of(plain_problem(4, 2, 8), ranks, rank), Error) << ranks << " " << rank;

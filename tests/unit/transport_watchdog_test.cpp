@@ -128,6 +128,16 @@ TEST_F(WatchdogTest, EndsOnArgumentsThatARankRefused) {
   EXPECT_EQ(std::string(error->what()), detail::disagreement(1, 1, 0, 1).what());
 }
 
+TEST_F(WatchdogTest, EndsOnACallThatARankGaveUp) {
+  begin();
+  mailbox.value = detail::given_up;
+  set(mailbox.disagreement, 1u);
+  const auto error = group->ended_within(slack);
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->code(), ErrorCode::peer);
+  EXPECT_EQ(std::string(error->what()), detail::disagreement(1, 1, detail::given_up, 0).what());
+}
+
 TEST_F(WatchdogTest, LeavesDifferingTargetsToWait) {
   begin();
   set(mailbox.disagreement, static_cast<std::uint32_t>(detail::agreed_words));
