@@ -19,20 +19,38 @@ namespace {
 /// On an H200 a floor of 16-bit products slower than this says that something else is slow.
 constexpr double trusted_tflops = 650;
 
-/// Seconds on the device between the begin and the end of what is enqueued; the slowest rank's.
-/// Collective.
-template <class Enqueue>
-double device_seconds(const Communicator& host, cudaStream_t stream, Enqueue enqueue) {
-  barrier(host);
-  DeviceEvent start, end;
-  start.record(stream);
-  enqueue();
-  end.record(stream);
-  check_cuda(cudaEventSynchronize(end.get()), "cudaEventSynchronize");
-  float milliseconds = 0;
-  check_cuda(cudaEventElapsedTime(&milliseconds, start.get(), end.get()), "cudaEventElapsedTime");
-  return slowest(host, 1e-3 * static_cast<double>(milliseconds));
-}
+/// Times what is put on a stream. A card that draws all the power it may sets its clock by what it
+/// did before, and one that waited for the host begins faster than it goes on: so everything timed
+/// comes right behind the same products.
+class Stopwatch {
+ public:
+  Stopwatch(const Communicator& host, const Communicator& group, GpuFloor& before)
+      : host_(host), before_(before), rendezvous_(group) {}
+
+  /// Seconds on the device; the slowest rank's. Collective.
+  template <class Enqueue>
+  double seconds(cudaStream_t stream, Enqueue enqueue) {
+    barrier(host_);
+    before_.run();
+    settled_.record(before_.stream());
+    check_cuda(cudaStreamWaitEvent(stream, settled_.get(), 0), "cudaStreamWaitEvent");
+    rendezvous_.run(stream);
+    start_.record(stream);
+    enqueue();
+    end_.record(stream);
+    check_cuda(cudaEventSynchronize(end_.get()), "cudaEventSynchronize");
+    float milliseconds = 0;
+    check_cuda(cudaEventElapsedTime(&milliseconds, start_.get(), end_.get()),
+               "cudaEventElapsedTime");
+    return slowest(host_, 1e-3 * static_cast<double>(milliseconds));
+  }
+
+ private:
+  const Communicator& host_;
+  GpuFloor& before_;
+  Rendezvous rendezvous_;
+  DeviceEvent settled_, start_, end_;
+};
 
 std::string card_name(int device) {
   cudaDeviceProp properties{};
@@ -84,8 +102,9 @@ struct Contestants {
   Job* solo;
 };
 
-GpuTimes measure(World& world, const Options& options, Contestants who) {
+GpuTimes measure(World& world, const Options& options, const Communicator& group, Contestants who) {
   const Communicator& host = world.host();
+  Stopwatch watch(host, group, who.floor);
   auto* stream = static_cast<cudaStream_t>(who.job.stream().handle);
   GpuTimes out;
   Progress progress("bench", options.warmup + options.iterations, world.rank() == 0);
@@ -93,25 +112,24 @@ GpuTimes measure(World& world, const Options& options, Contestants who) {
     progress.at(i + options.warmup);
     double enqueue = 0;
     const double pass = who.variants.turn(i, who.job, [&](Job& one) {
-      return device_seconds(host, static_cast<cudaStream_t>(one.stream().handle), [&] {
+      return watch.seconds(static_cast<cudaStream_t>(one.stream().handle), [&] {
         const auto start = std::chrono::steady_clock::now();
         one.enqueue();
         if (&one != &who.job) return;
         enqueue = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
       });
     });
-    const double floor = device_seconds(host, stream, [&] { who.floor.run(); });
+    const double floor = watch.seconds(stream, [&] { who.floor.run(); });
     const double whole =
-        who.whole == nullptr ? floor : device_seconds(host, stream, [&] { who.whole->run(); });
-    const double copy = device_seconds(host, stream, [&] { who.copy.run(stream); });
-    const double collectives = who.collectives == nullptr ? 0 : device_seconds(host, stream, [&] {
-      who.collectives->run(stream);
-    });
-    const double solo =
-        who.solo == nullptr
-            ? pass
-            : device_seconds(host, static_cast<cudaStream_t>(who.solo->stream().handle),
-                             [&] { who.solo->enqueue(); });
+        who.whole == nullptr ? floor : watch.seconds(stream, [&] { who.whole->run(); });
+    const double copy = watch.seconds(stream, [&] { who.copy.run(stream); });
+    const double collectives = who.collectives == nullptr
+                                   ? 0
+                                   : watch.seconds(stream, [&] { who.collectives->run(stream); });
+    const double solo = who.solo == nullptr
+                            ? pass
+                            : watch.seconds(static_cast<cudaStream_t>(who.solo->stream().handle),
+                                            [&] { who.solo->enqueue(); });
     if (i < 0) continue;
     out.pass.seconds.push_back(pass);
     out.floor.seconds.push_back(floor);
@@ -235,7 +253,7 @@ Json bench_cuda(World& world, const Options& options) {
   }
   Variants variants(world, options, group, device);
   const GpuTimes times = measure(
-      world, options,
+      world, options, group,
       {job, variants, floor, whole.get(), copy, collectives.get(), solo ? &solo->job() : nullptr});
 
   Json row = row_json(loss, options.way, times, floor, error, card_name(device.index));

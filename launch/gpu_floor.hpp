@@ -60,6 +60,7 @@ class GpuFloor {
 
   /// Enqueues them.
   void run();
+  cudaStream_t stream() const { return stream_; }
   double flops() const;
   int candidates() const { return candidates_; }  ///< the fewest that a product had to choose from
 

@@ -30,6 +30,18 @@ void Copy::run(cudaStream_t stream) const {
              "cudaMemcpyAsync");
 }
 
+Rendezvous::Rendezvous(const Communicator& group)
+    : group_(group),
+      bytes_(static_cast<std::size_t>(group.size()), 16),
+      memory_(16 * bytes_.size()) {
+  check_cuda(cudaMemset(memory_.data(), 0, memory_.bytes()), "cudaMemset");
+}
+
+void Rendezvous::run(cudaStream_t stream) const {
+  Transport& transport = group_.transport();
+  transport.wait(transport.all_gather(memory_.data(), bytes_, {stream}), {stream});
+}
+
 CollectivesAlone::CollectivesAlone(const Communicator& group, const Plan& plan) : group_(group) {
   const auto ranks = static_cast<std::size_t>(group.size());
   std::size_t largest = 1;

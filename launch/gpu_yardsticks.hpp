@@ -27,6 +27,18 @@ class Copy {
   DeviceMemory from_, to_;
 };
 
+/// Brings the ranks' streams to the same moment.
+class Rendezvous {
+ public:
+  explicit Rendezvous(const Communicator& group);
+  void run(cudaStream_t stream) const;
+
+ private:
+  Communicator group_;
+  std::vector<std::int64_t> bytes_;
+  DeviceMemory memory_;
+};
+
 /// The collectives of one forward_backward, without the pass.
 class CollectivesAlone {
  public:
