@@ -1,6 +1,7 @@
 // Makes groups over NCCL.
 #include "shardloss/nccl.hpp"
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -16,9 +17,15 @@ using std::chrono::milliseconds;
 
 // Non-blocking creation could be polled, but the communicator would stay non-blocking, which costs
 // milliseconds in every collective. So creation blocks, in a thread that can be left.
-ncclConfig_t blocking_config() {
+//
+// Blocks of a collective sit on their multiprocessors while it waits for a rank that is behind, and
+// the product beside it waits for these. So it gets few, but enough to be over before the product
+// is: the wire's share of a chunk grows with the ranks. On two H200s a pass took 1.5 % less with 4
+// than with NCCL's 24. The variable NCCL_MAX_CTAS overrules this.
+ncclConfig_t configuration(int ranks) {
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 1;
+  config.maxCTAs = std::clamp(ranks, 4, 16);
   return config;
 }
 
@@ -71,7 +78,7 @@ Communicator from_nccl_id(const NcclId& id, int size, int rank, Device device,
   }
   ncclComm_t const comm = detail::create_bounded(
       "ncclCommInitRankConfig", device.index, deadline, [id, size, rank](ncclComm_t* made) {
-        ncclConfig_t config = blocking_config();
+        ncclConfig_t config = configuration(size);
         return ncclCommInitRankConfig(made, size, id, rank, &config);
       });
   return wrap(comm, device.index, true, true, deadline);
@@ -108,9 +115,11 @@ Communicator split_nccl(const Communicator& parent, int color, int key) {
                 "color: rank " + std::to_string(rank) + " has " + std::to_string(all[rank].color));
   }
   const auto handle = transport->handle();
-  const auto split = [handle, mine](ncclComm_t* made) {
+  const auto ranks = static_cast<int>(std::count_if(
+      all.begin(), all.end(), [&](const Wanted& other) { return other.color == color; }));
+  const auto split = [handle, mine, ranks](ncclComm_t* made) {
     return handle->enqueue([&](ncclComm_t comm) {
-      ncclConfig_t config = blocking_config();
+      ncclConfig_t config = configuration(ranks);
       return ncclCommSplit(comm, mine.color, mine.key, made, &config);
     });
   };
