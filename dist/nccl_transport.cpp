@@ -69,7 +69,6 @@ NcclTransport::NcclTransport(std::shared_ptr<NcclHandle> handle, int rank, int s
     SHARDLOSS_DIST_CUDA(cudaDeviceGetStreamPriorityRange(&lowest, &highest));
     SHARDLOSS_DIST_CUDA(cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking, highest));
     SHARDLOSS_DIST_CUDA(cudaEventCreateWithFlags(&ready_, cudaEventDisableTiming));
-    SHARDLOSS_DIST_CUDA(cudaEventCreateWithFlags(&begun_, cudaEventDisableTiming));
     for (cudaEvent_t& event : done_) {
       SHARDLOSS_DIST_CUDA(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
     }
@@ -125,7 +124,6 @@ void NcclTransport::free_resources() noexcept {
     if (event != nullptr) (void)cudaEventDestroy(event);
   }
   if (ready_ != nullptr) (void)cudaEventDestroy(ready_);
-  if (begun_ != nullptr) (void)cudaEventDestroy(begun_);
   if (stream_ != nullptr) (void)cudaStreamDestroy(stream_);
 }
 
@@ -179,11 +177,7 @@ Ticket NcclTransport::collective(const char* what, std::int64_t contributed_byte
   count(contributed_bytes);
   require(cudaEventRecord(ready_, cuda_stream(compute)), "cudaEventRecord");
   require(cudaStreamWaitEvent(stream_, ready_, 0), "cudaStreamWaitEvent");
-  require(cudaEventRecord(begun_, stream_), "cudaEventRecord");
   require(handle_->enqueue(enqueue), what);
-  // What comes next on `compute` is a product whose blocks would fill the device until its end: it
-  // begins once the collective can, which is ahead of it then and moves beside it.
-  require(cudaStreamWaitEvent(cuda_stream(compute), begun_, 0), "cudaStreamWaitEvent");
   ++last_id_;
   require(cudaEventRecord(done_[last_id_ % event_count], stream_), "cudaEventRecord");
   return {last_id_};

@@ -63,7 +63,6 @@ class NcclTransport final : public Transport, private Watched {
   std::shared_ptr<NcclHandle> handle_;
   cudaStream_t stream_ = nullptr;
   cudaEvent_t ready_ = nullptr;
-  cudaEvent_t begun_ = nullptr;
   std::array<cudaEvent_t, event_count> done_{};
   std::byte* exchange_device_ = nullptr;
   std::byte* exchange_pinned_ = nullptr;

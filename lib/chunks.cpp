@@ -124,6 +124,13 @@ std::vector<Chunk> cut_group_rows(std::span<const std::int64_t> rows_per_rank,
   return chunks;
 }
 
+std::vector<std::int64_t> even_rows(std::int64_t rows, int ranks) {
+  std::vector<std::int64_t> each;
+  for (int rank = 0; rank < ranks; ++rank)
+    each.push_back(rows / ranks + (rank < rows % ranks ? 1 : 0));
+  return each;
+}
+
 std::vector<std::int64_t> scaled(std::vector<std::int64_t> counts, std::int64_t each) {
   for (std::int64_t& count : counts) count *= each;
   return counts;

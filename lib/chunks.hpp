@@ -24,6 +24,9 @@ std::vector<Chunk> cut_group_rows(std::span<const std::int64_t> rows_per_rank,
 std::int64_t count_group_chunks(std::span<const std::int64_t> rows_per_rank,
                                 std::int64_t chunk_rows);
 
+/// The rows of each rank where `rows` are spread evenly: what a plan counts under row_sharded.
+std::vector<std::int64_t> even_rows(std::int64_t rows, int ranks);
+
 /// The sizes of rows that take `each` elements or bytes: `counts` times it.
 std::vector<std::int64_t> scaled(std::vector<std::int64_t> counts, std::int64_t each);
 

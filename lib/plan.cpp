@@ -19,11 +19,6 @@ using detail::logits_ld;
 
 std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
-// The rows of a rank where max_rows are spread evenly: what a plan counts under row_sharded.
-std::int64_t even_share(const Problem& problem, int ranks, int rank) {
-  return problem.max_rows / ranks + (rank < problem.max_rows % ranks ? 1 : 0);
-}
-
 DType logits_dtype(const Problem& problem) {
   if (problem.dtype == DType::float64) return DType::float64;
   return problem.accumulation == Accumulation::accurate ? DType::float32 : problem.dtype;
@@ -164,7 +159,8 @@ void list_collectives(const Problem& problem, Plan& plan) {
   const detail::WorkspaceMap map = detail::map_workspace(problem, plan);
   const bool sharded = problem.layout == Layout::row_sharded;
   const std::int64_t own_rows =
-      sharded ? even_share(problem, plan.ranks, plan.rank) : problem.max_rows;
+      sharded ? detail::even_rows(problem.max_rows, plan.ranks)[static_cast<std::size_t>(plan.rank)]
+              : problem.max_rows;
   const auto hidden_bytes = static_cast<std::int64_t>(size_of(problem.dtype));
   const auto input_bytes =
       static_cast<std::int64_t>(problem.dtype == DType::float64 ? sizeof(detail::RowInput<double>)
@@ -245,9 +241,8 @@ Plan make_plan(const Problem& problem, int ranks, int rank, DeviceKind device) {
   plan.grad_hidden_partial_dtype = partial_dtype(problem);
   set_chunk_rows(problem, plan, find_chunk_rows(problem, plan));
   if (detail::gathers_rows(problem, plan)) {
-    std::vector<std::int64_t> rows;
-    for (int r = 0; r < ranks; ++r) rows.push_back(even_share(problem, ranks, r));
-    plan.chunks = detail::count_group_chunks(rows, plan.chunk_rows);
+    plan.chunks =
+        detail::count_group_chunks(detail::even_rows(problem.max_rows, ranks), plan.chunk_rows);
   }
   list_buffers(problem, plan);
   list_gemms(problem, plan);

@@ -16,8 +16,9 @@ enum class Operation : std::uint64_t {
   embed_backward
 };
 
-/// What ranks must agree on in a call, sent in front of every statistics exchange. The first
-/// `agreed_words` 64-bit words must be equal on all ranks; the rest is summed or looked at.
+/// What ranks must agree on in a call, sent in front of every statistics exchange, or alone where a
+/// call opens without statistics and where it closes. The first `agreed_words` 64-bit words must be
+/// equal on all ranks; the rest is summed or looked at.
 struct CallHeader {
   // agreed, in the order in which a disagreement is reported
   std::uint64_t verdict;    ///< 0; or why this rank goes no further: refused, given_up

@@ -28,7 +28,7 @@ enum class Buffer : std::uint8_t {
   hidden_tile,   ///< CPU, 16-bit: [C, D] float32
   weight_tile,   ///< CPU, 16-bit: [tile, D] float32
   logits_tile,   ///< CPU, 16-bit: [C, tile] float32
-  row_scratch,   ///< CPU: [C, 2] real per-row work; CUDA: reduction partials
+  row_scratch,   ///< CPU: [C, 2] real per-row work; CUDA: partial sums, the bias as logits have it
   gemm,          ///< CUDA: cublasLt's
   count
 };
@@ -43,7 +43,7 @@ inline bool gathers_rows(const Problem& problem, const Plan& plan) {
 
 /// Whether calls end with an exchange of headers. An aborted rank on a device lets its collectives
 /// run through, and its peers' end well with anything in them: so a rank believes its results once
-/// all ranks have said that theirs came in.
+/// all ranks have said that theirs came in. Calls without rows have none.
 inline bool closes(const Plan& plan) { return plan.ranks > 1 && plan.device == DeviceKind::cuda; }
 
 /// Offsets and sizes. A buffer that a problem does not need has 0 bytes.

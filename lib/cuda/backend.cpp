@@ -1,10 +1,12 @@
 // What the CUDA backend owns, how it chooses its products, and what waiting reports.
 #include <algorithm>
 #include <atomic>
+#include <set>
 #include <string>
 #include <thread>
 
 #include "../agreement.hpp"
+#include "../chunks.hpp"
 #include "cuda_backend.hpp"
 
 namespace shardloss::detail {
@@ -63,7 +65,7 @@ CudaBackend::CudaBackend(const Problem& problem, const Plan& plan, const Workspa
   SHARDLOSS_CUDA(
       cudaDeviceGetAttribute(&multiprocessors_, cudaDevAttrMultiProcessorCount, device.index));
   owned_->calls = DeviceBuffer(sizeof(std::uint64_t));
-  SHARDLOSS_CUDA(cudaMemset(calls(), 0, sizeof *calls()));
+  owned_->calls.fill(std::uint64_t{0});
   if (map.has(Buffer::gemm)) {
     owned_->gemms = std::make_unique<Gemms>(problem.gemm, map.bytes(Buffer::gemm));
   } else if (scatter_scratch_bytes(plan.chunk_rows) > map.bytes(Buffer::row_scratch)) {
@@ -78,9 +80,10 @@ CudaBackend::CudaBackend(const Problem& problem, const Plan& plan, const Workspa
 CudaBackend::~CudaBackend() {
   transport_.unwatch(owned_->mailbox.host());
   if (transport_.failed() && transport_.size() > 1) {
-    // A stuck pass may still write these, and freeing them would wait for it: leaked on purpose.
+    // A stuck pass may still use these, and freeing them would wait for it: leaked on purpose.
     owned_->mailbox.release();
     owned_->calls.release();
+    (void)owned_->gemms.release();
   }
   try {
     const DeviceGuard guard(device_.index);
@@ -144,9 +147,24 @@ GemmShape CudaBackend::shape_of(Product product, std::int64_t rows) const {
   return s;
 }
 
+// Rows that chunks of a pass of max_rows have beside the plan's.
+std::set<std::int64_t> CudaBackend::other_chunk_rows(const Plan& plan) const {
+  std::set<std::int64_t> rows;
+  if (gathers()) {
+    const std::vector<std::int64_t> even = even_rows(problem_.max_rows, plan.ranks);
+    for (const Chunk& chunk : cut_group_rows(even, plan.chunk_rows, plan.slots, plan.rank))
+      rows.insert(chunk.rows);
+  } else {
+    rows.insert(problem_.max_rows % plan.chunk_rows);
+  }
+  rows.erase(0);
+  rows.erase(plan.chunk_rows);
+  return rows;
+}
+
 void CudaBackend::choose_gemms(Plan& plan) {
   const DeviceGuard guard(device_.index);
-  const std::int64_t last = problem_.max_rows % plan.chunk_rows;
+  const std::set<std::int64_t> others = other_chunk_rows(plan);
   for (PlannedGemm& gemm : plan.gemms) {
     if (plan.chunks == 0 || plan.shard.vocab == 0) {
       gemm.algorithm = "none: nothing to multiply";
@@ -156,7 +174,7 @@ void CudaBackend::choose_gemms(Plan& plan) {
                             : gemm.name == "grad_hidden" ? Product::grad_hidden
                                                          : Product::grad_weight;
     gemm.algorithm = owned_->gemms->prepare(shape_of(product, plan.chunk_rows));
-    if (last != 0) owned_->gemms->prepare(shape_of(product, last));
+    for (const std::int64_t rows : others) owned_->gemms->prepare(shape_of(product, rows));
   }
 }
 
@@ -168,6 +186,7 @@ void CudaBackend::report_disagreement(bool running) {
   if (!error.fatal()) {
     if (running) return;  // the pass ends by itself
     clear(box.disagreement);
+    clear(box.invalid);  // of this call too
     throw error;
   }
   const Error first = transport_.fail(error);

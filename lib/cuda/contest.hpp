@@ -12,11 +12,11 @@ namespace shardloss::detail::cuda {
 struct ContestResult {
   std::size_t winner = 0;
   float winner_ms = 0;  ///< one run of it among many of its own
-  float first_ms = 0;   ///< the same of way 0
+  float first_ms = 0;   ///< the same of way 0; infinite where it does not run
 };
 
-/// Times ways 0 .. count - 1; `enqueue(i)` puts one run of way i on `stream`. Blocks; takes about a
-/// second where several are close.
+/// Times ways 0 .. count - 1, at least one; `enqueue(i)` puts one run of way i on `stream`, or
+/// throws Error where that way does not run. Blocks for about a second.
 ///
 /// Large products draw all the power that a card may, so its clock follows what ran in the last
 /// tens of milliseconds. Ways that take turns run at the clock of their average, and the one that

@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <nvtx3/nvtx3.hpp>
+#include <set>
 #include <string>
 
 #include "../backend.hpp"
@@ -97,6 +98,7 @@ class CudaBackend final : public Backend {
   CombineArguments combine_arguments(const Call& call, const Chunk& chunk) const;
   void make_dlogits(const Call& call, const Chunk& chunk) const;
 
+  std::set<std::int64_t> other_chunk_rows(const Plan& plan) const;
   // Shapes of the products for chunks of `rows` rows, dense and aligned.
   GemmShape shape_of(Product product, std::int64_t rows) const;
 

@@ -154,7 +154,9 @@ struct Gemms::Prepared {
     int count = 0;
     const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
         handle, description, a, b, d, d, preference.get(), most, found.data(), &count);
-    if (status != CUBLAS_STATUS_SUCCESS || count == 0) {
+    found.resize(static_cast<std::size_t>(count));
+    std::erase_if(found, [](const auto& one) { return one.state != CUBLAS_STATUS_SUCCESS; });
+    if (status != CUBLAS_STATUS_SUCCESS || found.empty()) {
       throw Error(ErrorCode::device,
                   "cublasLt has no algorithm for the " +
                       std::string(product_names[static_cast<int>(shape.product)]) + " product " +
@@ -163,8 +165,6 @@ struct Gemms::Prepared {
                       std::string(name(shape.output)) + ": found " + std::to_string(count) + " (" +
                       cublasLtGetStatusName(status) + "), wanted at least 1");
     }
-    found.resize(static_cast<std::size_t>(count));
-    std::erase_if(found, [](const auto& one) { return one.state != CUBLAS_STATUS_SUCCESS; });
     return found;
   }
 
@@ -179,9 +179,7 @@ struct Gemms::Prepared {
 
 Gemms::Gemms(GemmChoice choice, std::size_t workspace_bytes)
     : constants_(2 * sizeof(float)), choice_(choice), workspace_bytes_(workspace_bytes) {
-  const std::array<float, 2> constants = {0.0f, 1.0f};
-  SHARDLOSS_CUDA(
-      cudaMemcpy(constants_.as(), constants.data(), sizeof constants, cudaMemcpyHostToDevice));
+  constants_.fill(std::array{0.0f, 1.0f});
   int device = 0;
   SHARDLOSS_CUDA(cudaGetDevice(&device));
   cudaDeviceProp properties{};
@@ -202,7 +200,7 @@ std::string Gemms::key_of(const GemmShape& s) const {
          text(s.lda, s.ldb, s.ldd) + ", " + std::string(name(s.input)) + " to " +
          std::string(name(s.output)) + (s.bias ? " with bias" : "") + (s.scaled ? " scaled" : "") +
          ", aligned" + text(s.align_a, s.align_b, s.align_d) + ", workspace" +
-         text(workspace_bytes_);
+         text(workspace_bytes_) + ", in bursts";
 }
 
 std::string Gemms::prepare(const GemmShape& shape) {
@@ -242,6 +240,7 @@ GemmAlgorithm Gemms::choose(const GemmShape& shape, Prepared& prepared, bool may
 
 GemmAlgorithm Gemms::time(const GemmShape& shape, Prepared& prepared, const std::string& key) {
   const auto found = prepared.candidates(handle_.get(), shape, workspace_bytes_, most_candidates);
+  if (found.size() == 1) return {found[0].algo, describe(found[0].algo) + ", cublasLt's only one"};
   const bool logits = shape.product == Product::logits;
   const bool weight = shape.product == Product::grad_weight;
   const OwnedStream stream;

@@ -46,9 +46,9 @@ struct OutputMatrix {
 /// Which rows of the caller's tensors are computed, and what the group calls them.
 struct RowSelection {
   const std::int64_t* index = nullptr;  ///< computed row i is the caller's row index[i]; null: i
-  std::int64_t rows = 0;         ///< of the caller's tensors: all entries of `index` are below
-  std::int64_t first = 0;        ///< number of this rank's first computed row in the group
-  bool index_is_number = false;  ///< replicated: index[i] is also the row's number
+  std::int64_t rows = 0;                ///< of the caller's tensors; with `index`
+  std::int64_t first = 0;               ///< number of this rank's first computed row in the group
+  bool index_is_number = false;         ///< replicated: index[i] is also the row's number
 };
 
 // ---- open.cu, give_way.cu

@@ -41,12 +41,13 @@ __device__ ScanShare fold_shares(ScanShare a, const ScanShare& b) {
 __device__ void scan_row(const OpenArguments& o, std::int64_t i, ScanShare& share) {
   if (share.outside == 0 && points_outside(o.select, i)) share.outside = i + 1;
   const std::int64_t row = caller_row(o.select, i);
+  const std::int64_t named = o.select.index != nullptr ? o.select.index[i] : i;
   const float weight = real_at(o.weights, row, 1.0f);
   const bool hard = o.targets.data != nullptr;
   const std::int64_t target = hard ? integer_at(o.targets, row) : 0;
   if (o.hash) {
     share.hash += mix(mix(static_cast<std::uint64_t>(i) + 1) + static_cast<std::uint64_t>(target) +
-                      0x9e3779b97f4a7c15ULL * static_cast<std::uint64_t>(row));
+                      0x9e3779b97f4a7c15ULL * static_cast<std::uint64_t>(named));
   }
   if (hard && target == o.objective.ignore_index) return;
   if (target < 0 || target >= o.objective.vocab) {
@@ -172,7 +173,9 @@ __global__ void __launch_bounds__(threads) agree_kernel(AgreeArguments a) {
     const unsigned word = first_difference >> 24;
     const unsigned rank = first_difference & 0xffffffu;
     a.scalars->spoilt = 1;
-    if (*const_cast<volatile std::uint32_t*>(&a.mailbox->disagreement) == 0) {
+    // What leaves the ranks' collectives unequal counts more than targets, the last word.
+    const std::uint32_t known = *const_cast<volatile std::uint32_t*>(&a.mailbox->disagreement);
+    if (known == 0 || (known == agreed_words && word + 1 < agreed_words)) {
       a.mailbox->other_rank = rank;
       a.mailbox->value = words[word];
       a.mailbox->other_value =
@@ -189,7 +192,9 @@ __global__ void __launch_bounds__(threads) agree_kernel(AgreeArguments a) {
     const CallHeader& header = header_of(a, rank);
     denominator += header.denominator;
     counted += header.counted;
-    if (invalid == nullptr && header.invalid != 0) invalid = &header;
+    if (header.invalid == 0) continue;
+    // A row index that points outside is worse than a target: it spoils the pass.
+    if (invalid == nullptr || (invalid->invalid > 0 && header.invalid < 0)) invalid = &header;
   }
   a.scalars->denominator = denominator;
   a.scalars->counted = counted;

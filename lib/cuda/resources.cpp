@@ -49,6 +49,13 @@ DeviceBuffer::~DeviceBuffer() {
   if (data_ != nullptr) cudaFree(data_);
 }
 
+// On a stream of its own: the default stream would wait for the caller's, and they for it.
+void DeviceBuffer::write(const void* from, std::size_t bytes) {
+  const OwnedStream stream;
+  SHARDLOSS_CUDA(cudaMemcpyAsync(data_, from, bytes, cudaMemcpyHostToDevice, stream.get()));
+  SHARDLOSS_CUDA(cudaStreamSynchronize(stream.get()));
+}
+
 PinnedMailbox::PinnedMailbox() {
   void* host = nullptr;
   SHARDLOSS_CUDA(

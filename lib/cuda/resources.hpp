@@ -72,10 +72,17 @@ class DeviceBuffer {
     return reinterpret_cast<T*>(data_);
   }
   std::size_t bytes() const noexcept { return bytes_; }
+  /// Writes `value` to its beginning; it is there on return.
+  template <class T>
+  void fill(const T& value) {
+    write(&value, sizeof value);
+  }
   /// Gives the memory up without freeing it.
   std::byte* release() noexcept { return std::exchange(data_, nullptr); }
 
  private:
+  void write(const void* from, std::size_t bytes);
+
   std::byte* data_ = nullptr;
   std::size_t bytes_ = 0;
 };

@@ -151,10 +151,15 @@ TEST_F(Graph, ARowIndexOfAReplayThatPointsOutsideIsToldByWait) {
     const CapturedGraph graph([&] { enqueue(loss, tensors, Way::fused, saved); });
 
     const std::vector<double> good = tensors.row_index.read();
+    const std::vector<double> good_targets = tensors.targets.read();
     for (const std::int64_t outside : {std::int64_t{-1}, sample.data.rows, std::int64_t{1} << 40}) {
       std::vector<std::int64_t> bent(good.begin(), good.end());
       if (layout == Layout::replicated || rank() == ranks() - 1) bent.back() = outside;
       tensors.row_index.write(bent);
+      // An invalid target beside it does not hide it.
+      std::vector<double> targets = good_targets;
+      if (outside > 0 && !targets.empty()) targets.front() = 131;
+      tensors.targets.write(targets);
       graph.replay();
       expect_error(ErrorCode::invalid_argument, {"row_index", std::to_string(outside)},
                    [&] { loss.wait(test_stream()); });
@@ -163,6 +168,7 @@ TEST_F(Graph, ARowIndexOfAReplayThatPointsOutsideIsToldByWait) {
     }
 
     tensors.row_index.write(std::vector<std::int64_t>(good.begin(), good.end()));
+    tensors.targets.write(good_targets);
     tensors.reset();
     graph.replay();
     loss.wait(test_stream());
