@@ -10,7 +10,7 @@ constexpr std::size_t alignment = 256;
 constexpr std::size_t scalars_bytes = 4096;
 constexpr std::size_t shares_bytes = 65536;
 constexpr std::size_t cublas_bytes = std::size_t{32} << 20;
-constexpr std::int64_t cpu_tile = 512;
+constexpr std::int64_t cpu_tile = 1024;
 
 std::size_t bytes_of(std::int64_t elements, std::size_t each) {
   return static_cast<std::size_t>(elements) * each;
