@@ -14,7 +14,6 @@
 namespace shardloss {
 namespace {
 
-using detail::grad_dtype;
 using detail::logits_ld;
 
 std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
