@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <sstream>
 
+#include "output_paths.hpp"
 #include "shardloss/error.hpp"
 
 namespace shardloss::launch {
@@ -168,6 +169,7 @@ BenchData make_bench_data(World& world, const Options& options) {
 int bench_command(World& world, const Options& options) {
   if (!options.report.empty() || !options.svg.empty())
     together(world.host(), [&] {
+      check_outputs(options);
       for (const std::string& path : {options.report, options.svg})
         if (world.rank() == 0 && !path.empty()) check_writable(path);
       return true;

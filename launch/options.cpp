@@ -195,6 +195,7 @@ void take_command(const Values& values, Options& out) {
   values.text("out", out.out);
   values.text("accumulate-into", out.accumulate_into);
   values.text("report", out.report);
+  values.text("config", out.config);
   values.integer("random", 1, out.random);
   values.integer("repeat", 1, out.repeat);
   values.integer("ranks", 1, out.ranks);

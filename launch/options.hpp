@@ -47,6 +47,7 @@ struct Options {
   std::string out;
   std::string accumulate_into;  ///< a file, or "random" where data is made up
   std::string report;
+  std::string config;
   DeviceKind device = DeviceKind::cpu;
   std::chrono::milliseconds deadline = default_deadline;
 

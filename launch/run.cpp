@@ -4,6 +4,7 @@
 
 #include "commands.hpp"
 #include "job.hpp"
+#include "output_paths.hpp"
 #include "progress_transport.hpp"
 #include "report.hpp"
 #include "safetensors_writer.hpp"
@@ -83,6 +84,7 @@ int run_command(World& world, const Options& options) {
   const Communicator& host = world.host();
   const Device device = device_of(world, options);
   const Share share = together(host, [&] {
+    check_outputs(options);
     if (world.rank() == 0 && !options.report.empty()) check_writable(options.report);
     const auto source = open_files(options);
     return read_share(*source, options, complete_problem(options, source.get()), world.rank(),

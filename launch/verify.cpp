@@ -6,6 +6,7 @@
 #include "commands.hpp"
 #include "gather.hpp"
 #include "job.hpp"
+#include "output_paths.hpp"
 #include "progress.hpp"
 #include "random_problem.hpp"
 #include "report.hpp"
@@ -231,6 +232,7 @@ int verify_many(World& world, const Options& options) {
 
 int verify_command(World& world, const Options& options) {
   together(world.host(), [&] {
+    check_outputs(options);
     if (world.rank() == 0 && !options.report.empty()) check_writable(options.report);
     return true;
   });
