@@ -57,8 +57,9 @@ std::string short_name(DType dtype) {
 }
 
 Json bench_one(World& world, const Options& options) {
-  if (options.device == DeviceKind::cuda) return bench_cuda(world, options);
-  return options.dense ? bench_dense(world, options) : bench_cpu(world, options);
+  if (options.dense) return bench_dense(world, options);
+  return options.device == DeviceKind::cuda ? bench_cuda(world, options)
+                                            : bench_cpu(world, options);
 }
 
 /// Whether the row's pass or one of its variants was past its tolerance.
@@ -174,9 +175,12 @@ int bench_command(World& world, const Options& options) {
         if (world.rank() == 0 && !path.empty()) check_writable(path);
       return true;
     });
+  const std::vector<Options> problems = problems_of(options, world.size());
+  for (const Options& one : problems)
+    if (options.dense) check_dense(one, world.size());
   Json rows = Json::array();
   bool right = true;
-  for (const Options& one : problems_of(options, world.size())) {
+  for (const Options& one : problems) {
     rows.push_back(bench_one(world, one));
     right = right && !is_wrong(rows.back());
   }

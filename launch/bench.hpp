@@ -62,6 +62,8 @@ BenchData make_bench_data(World& world, const Options& options);
 
 /// The row of one problem. `dense` is the way that holds all logits.
 Json bench_cpu(World& world, const Options& options);
+/// Refuses every option that the dense way does not have. Throws Error(invalid_argument).
+void check_dense(const Options& options, int ranks);
 Json bench_dense(World& world, const Options& options);
 Json bench_cuda(World& world, const Options& options);
 

@@ -40,15 +40,56 @@ double softmax_gradient(std::vector<float>& logits, const std::vector<std::int64
   return loss;
 }
 
+/// Every option of the data, the objective and the pass that the dense way does not have.
+void check_options(const Options& o) {
+  const Problem& p = o.problem;
+  const auto only = [](bool fits, const char* option, const std::string& wanted) {
+    if (!fits)
+      throw Error(ErrorCode::invalid_argument,
+                  "--" + std::string(option) + ": found --dense, wanted " + wanted);
+  };
+  only(o.device == DeviceKind::cpu, "device", "cpu");
+  only(o.sweep.empty(), "sweep", "none: the dense way has no chunks");
+  only(o.svg.empty(), "svg", "none: the dense way has no chunks");
+  for (const TensorOption* one :
+       {&o.soft_targets, &o.bias, &o.token_weights, &o.class_weights, &o.row_index, &o.upstream,
+        &o.upstream_lse, &o.upstream_logprob, &o.upstream_entropy})
+    only(!one->given(), one->option.c_str(), "none");
+  only(!o.upstream_scale, "upstream-scale", "none");
+  only(!o.normalizer, "normalizer", "none");
+  only(o.invalid_targets == 0, "invalid-targets", "0");
+  only(p.vocab_padded == 0 || p.vocab_padded == p.vocab, "vocab-padded", "that of --vocab");
+  only(p.reduction == Reduction::mean, "reduction", "mean");
+  only(p.label_smoothing == 0, "label-smoothing", "0");
+  only(p.label_smoothing_form == SmoothingForm::pytorch, "label-smoothing-form", "pytorch");
+  only(p.z_loss == 0, "z-loss", "0");
+  only(p.softcap == 0, "softcap", "0");
+  only(p.logit_scale == 1, "logit-scale", "1");
+  only(p.layout == Layout::replicated, "layout", "replicated");
+  only(p.shard_widths.empty(), "shards", "none");
+  only(o.way == Way::fused, "way", "fused");
+  only(p.chunking.rule == Chunking::Rule::automatic, "chunk-rows",
+       "none: the dense way has no chunks");
+  only(p.accumulation == Accumulation::automatic, "accumulation", "none");
+  only(o.compute_dtype.value_or(DType::float32) == DType::float32, "compute-dtype", "float32");
+  only(p.grad_hidden != GradDType::none, "grad-hidden-dtype", "float32");
+  only(p.grad_weight != GradDType::none, "grad-weight-dtype", "float32");
+  only(o.outputs == Answers::training, "outputs", "training");
+  only(!o.tune, "tune", "none");
+  only(o.delay_ms == 0, "delay", "0: the dense way has no collectives");
+}
+
 }  // namespace
 
+void check_dense(const Options& options, int ranks) {
+  if (ranks != 1)
+    refuse("dense", std::to_string(ranks) + " ranks", "one: the dense way is not sharded");
+  check_options(options);
+}
+
 Json bench_dense(World& world, const Options& options) {
-  if (world.size() != 1)
-    refuse("dense", std::to_string(world.size()) + " ranks", "one: the dense way is not sharded");
   const BenchData data = make_bench_data(world, options);
   const Problem& problem = data.share.problem;
-  if (problem.dtype != DType::float32 || problem.soft_targets || problem.bias)
-    refuse("dense", "other options", "float32 and hard targets without bias");
   const std::int64_t n = data.share.rows, v = problem.vocab, d = problem.hidden;
   const auto* x = static_cast<const float*>(data.share.hidden.data());
   const auto* w = static_cast<const float*>(data.share.weight.data());
