@@ -7,8 +7,6 @@
 namespace shardloss::detail {
 namespace {
 
-std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
-
 // The first row of chunk `index` of `chunks` among a rank's `rows`.
 std::int64_t share(std::int64_t index, std::int64_t rows, std::int64_t chunks) {
   return static_cast<std::int64_t>(static_cast<__int128>(index) * rows / chunks);

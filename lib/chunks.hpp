@@ -10,6 +10,9 @@
 
 namespace shardloss::detail {
 
+/// a / b rounded up, for a >= 0 and b >= 1.
+constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return a / b + (a % b != 0); }
+
 /// Chunks of at most `chunk_rows` rows of `rows` replicated rows, in order.
 std::vector<Chunk> cut_rows(std::int64_t rows, std::int64_t chunk_rows, int slots);
 

@@ -11,6 +11,8 @@
 namespace shardloss::test {
 namespace {
 
+constexpr std::int64_t largest = std::numeric_limits<std::int64_t>::max();
+
 Problem llama(DType dtype = DType::bfloat16) {
   Problem problem = plain_problem(8192, 4096, 128256, dtype);
   problem.grad_weight = GradDType::float32;
@@ -218,6 +220,16 @@ TEST(Plan, KeptLogitsAreWholeChunksInSaved) {
   EXPECT_LT(plan_of(problem).saved_bytes, std::size_t{8192} * 64);
 }
 
+TEST(Plan, KeepsNoMoreRowsThanThereAre) {
+  Problem problem = llama();
+  problem.chunking = {Chunking::Rule::rows, 1000};
+  for (const std::int64_t keep : {std::int64_t{8193}, largest}) {
+    problem.keep_logits = keep;
+    EXPECT_EQ(plan_of(problem).kept_rows, 8192) << keep;
+    EXPECT_DOUBLE_EQ(plan_of(problem).backward_flops, 4.0 * 8192 * 4096 * 128256) << keep;
+  }
+}
+
 TEST(Plan, GroupOfOneHasNoCollectives) { EXPECT_TRUE(plan_of(llama()).collectives.empty()); }
 
 TEST(Plan, NothingOfTheLogitsSizeCrossesTheWire) {
@@ -277,6 +289,36 @@ TEST(Plan, SurvivesSizesPastThirtyTwoBits) {
   EXPECT_GT(plan.forward_flops, 7e19);
 }
 
+// The bounds of problem.hpp leave every count within 63 bits.
+TEST(Plan, CountsWithoutOverflowAtTheBounds) {
+  const double rows = 0x1p40;
+  const double columns = 0x1p16;
+  for (DeviceKind device : {DeviceKind::cpu, DeviceKind::cuda}) {
+    for (const auto& [ranks, layout] :
+         {std::pair{1, Layout::replicated}, std::pair{1 << 12, Layout::replicated},
+          std::pair{1 << 12, Layout::row_sharded}}) {
+      const DType dtype = device == DeviceKind::cpu ? DType::float64 : DType::float32;
+      Problem problem = plain_problem(std::int64_t{1} << 40, 1 << 16, 1 << 16, dtype);
+      problem.shard_widths.assign(static_cast<std::size_t>(ranks), 0);
+      problem.shard_widths[0] = 1 << 16;
+      problem.layout = layout;
+      problem.row_index = true;
+      problem.keep_logits = largest;
+      problem.chunking = {Chunking::Rule::rows, largest};
+      const Plan plan = plan_of(problem, ranks, 0, device);
+      const auto each = static_cast<double>(size_of(dtype));
+      EXPECT_EQ(plan.chunks, 1);
+      EXPECT_EQ(plan.kept_rows, problem.max_rows);
+      EXPECT_GE(static_cast<double>(plan.workspace_bytes), 3 * rows * columns * each);
+      EXPECT_LT(static_cast<double>(plan.workspace_bytes), 0x1p63);
+      EXPECT_GE(static_cast<double>(plan.saved_bytes), rows * columns * each);
+      for (const PlannedCollective& item : plan.collectives) EXPECT_GT(item.bytes, 0) << item.name;
+      problem.chunking.value = 1;
+      EXPECT_EQ(plan_of(problem, ranks, 0, device).chunks, problem.max_rows);
+    }
+  }
+}
+
 TEST(Plan, NoRowsIsAPlanLikeAnother) {
   const Plan plan = plan_of(plain_problem(0, 4, 8), 2);
   EXPECT_EQ(plan.chunks, 0);
@@ -307,12 +349,48 @@ TEST(Plan, RefusesBadProblemsNamingFieldAndValue) {
          p.chunking = {Chunking::Rule::aspect_ratio, -1};
        },
        {"aspect_ratio", "-1"}},
+      {"rows past 2^40",
+       [](Problem& p) { p.max_rows = (std::int64_t{1} << 40) + 1; },
+       {"max_rows", "1099511627777", "2^40"}},
+      {"most rows", [](Problem& p) { p.max_rows = largest; }, {"max_rows", "9223372036854775807"}},
+      {"hidden past 2^31", [](Problem& p) { p.hidden = largest; }, {"hidden", "2^31"}},
+      {"vocab past 2^31", [](Problem& p) { p.vocab = largest; }, {"vocab", "2^31"}},
+      {"padded past 2^31",
+       [](Problem& p) { p.vocab_padded = largest; },
+       {"vocab_padded", "9223372036854775807", "2^31"}},
+      {"rows by hidden",
+       [](Problem& p) {
+         p.max_rows = std::int64_t{1} << 40;
+         p.hidden = (1 << 16) + 1;
+       },
+       {"max_rows x hidden", "1099511627776 x 65537", "2^56"}},
+      {"rows by vocab",
+       [](Problem& p) {
+         p.max_rows = std::int64_t{1} << 40;
+         p.vocab = (1 << 16) + 1;
+       },
+       {"max_rows x vocab", "1099511627776 x 65537", "2^56"}},
+      {"rows by padded vocab",
+       [](Problem& p) {
+         p.max_rows = std::int64_t{1} << 40;
+         p.vocab_padded = (1 << 16) + 1;
+       },
+       {"max_rows x vocab_padded", "1099511627776 x 65537", "2^56"}},
+      {"vocab by hidden",
+       [](Problem& p) {
+         p.vocab = std::int64_t{1} << 30;
+         p.hidden = std::int64_t{1} << 30;
+       },
+       {"vocab x hidden", "1073741824 x 1073741824", "2^56"}},
       {"keep", [](Problem& p) { p.keep_logits = -1; }, {"keep_logits", "-1"}},
       {"smoothing", [](Problem& p) { p.label_smoothing = 1.5; }, {"label_smoothing", "1.5"}},
       {"smoothing nan", [nan](Problem& p) { p.label_smoothing = nan; }, {"label_smoothing", "nan"}},
       {"cap", [](Problem& p) { p.softcap = -2; }, {"softcap", "-2"}},
       {"scale", [nan](Problem& p) { p.logit_scale = nan; }, {"logit_scale", "nan"}},
       {"z-loss", [nan](Problem& p) { p.z_loss = nan; }, {"z_loss", "nan"}},
+      {"cap past float", [](Problem& p) { p.softcap = 1e300; }, {"softcap", "1e+300"}},
+      {"scale past float", [](Problem& p) { p.logit_scale = -1e39; }, {"logit_scale", "-1e+39"}},
+      {"z-loss past float", [](Problem& p) { p.z_loss = 1e300; }, {"z_loss", "1e+300", "float32"}},
       {"normalizer",
        [](Problem& p) {
          p.reduction = Reduction::none;
@@ -339,6 +417,41 @@ TEST(Plan, RefusesBadProblemsNamingFieldAndValue) {
     refusal.bend(problem);
     expect_error(ErrorCode::invalid_argument, refusal.parts, [&] { plan_of(problem); });
   }
+}
+
+TEST(Plan, NumbersPastFloatAreForFloat64) {
+  Problem problem = plain_problem(4, 2, 8, DType::float64);
+  problem.softcap = 1e300;
+  problem.logit_scale = 1e300;
+  problem.z_loss = -1e300;
+  EXPECT_NO_THROW(plan_of(problem));
+  problem.dtype = DType::bfloat16;
+  expect_error(ErrorCode::invalid_argument, {"logit_scale", "1e+300"}, [&] { plan_of(problem); });
+  problem = plain_problem(4, 2, 8);
+  problem.softcap = problem.logit_scale = problem.z_loss = std::numeric_limits<float>::max();
+  EXPECT_NO_THROW(plan_of(problem));
+}
+
+TEST(Plan, RefusesWidthsWhoseSumWrapsAround) {
+  Problem problem = plain_problem(4, 2, 10);
+  problem.shard_widths = {largest, largest, 12};  // 10 in 64 bits
+  expect_error(ErrorCode::mismatch, {"shard_widths[0]", "9223372036854775807", "10"},
+               [&] { plan_of(problem, 3); });
+  problem.shard_widths = {1, largest, largest, 11};
+  expect_error(ErrorCode::mismatch, {"shard_widths[1]", "9223372036854775808", "10"},
+               [&] { plan_of(problem, 4); });
+}
+
+TEST(Plan, RefusesMoreRanksThanAMillion) {
+  Problem problem = plain_problem(4, 2, 8);
+  EXPECT_NO_THROW(plan_of(problem, 1 << 20));
+  expect_error(ErrorCode::invalid_argument, {"1048577 ranks", "2^20"},
+               [&] { plan_of(problem, (1 << 20) + 1); });
+  expect_error(ErrorCode::invalid_argument, {"1048577 ranks", "2^20"},
+               [&] { make_shards(problem, (1 << 20) + 1); });
+  problem.max_rows = (std::int64_t{1} << 32) + 1;
+  expect_error(ErrorCode::invalid_argument, {"ranks x max_rows", "1048576 x 4294967297", "2^52"},
+               [&] { plan_of(problem, 1 << 20); });
 }
 
 TEST(Plan, Float64IsTheCpusAlone) {
