@@ -2,8 +2,10 @@
 #include "bench.hpp"
 
 #include <algorithm>
+#include <climits>
 #include <cmath>
 #include <cstdio>
+#include <set>
 #include <sstream>
 
 #include "output_paths.hpp"
@@ -25,18 +27,18 @@ constexpr NamedDType dtype_names[] = {{"fp32", DType::float32},  {"f32", DType::
   refuse("problem", text, "a name such as N8192_D4096_V128256_tp2_bf16_C2048");
 }
 
-/// Takes one part of the name; false where it is none.
-bool take_part(const std::string& part, Options& options, int& tp) {
-  const auto number = [&](std::size_t skip) {
-    return parse_integer("problem", part.substr(skip), 1);
+/// Takes one part of the name; returns what it says, "" where it is none.
+std::string take_part(const std::string& part, Options& options, int& tp) {
+  const auto number = [&](std::size_t skip, std::int64_t most = INT64_MAX) {
+    return parse_integer("problem", part.substr(skip), 1, most);
   };
   for (const NamedDType& known : dtype_names) {
     if (part != known.name) continue;
     options.compute_dtype = known.dtype;
-    return true;
+    return "dtype";
   }
   if (part.starts_with("tp"))
-    tp = static_cast<int>(number(2));
+    tp = static_cast<int>(number(2, INT_MAX));
   else if (part.starts_with("N"))
     options.rows = number(1);
   else if (part.starts_with("D"))
@@ -46,8 +48,8 @@ bool take_part(const std::string& part, Options& options, int& tp) {
   else if (part.starts_with("C"))
     options.problem.chunking = {Chunking::Rule::rows, number(1)};
   else
-    return false;
-  return true;
+    return "";
+  return part.substr(0, part.starts_with("tp") ? 2 : 1);
 }
 
 std::string short_name(DType dtype) {
@@ -93,8 +95,12 @@ Options bench_options(const Options& options, const std::string& text, int ranks
   std::istringstream stream(text);
   int tp = ranks;
   out.rows = out.hidden_size = out.problem.vocab = 0;
-  for (std::string part; std::getline(stream, part, '_');)
-    if (!take_part(part, out, tp)) refuse_problem(text);
+  std::set<std::string> said;
+  for (std::string part; std::getline(stream, part, '_');) {
+    const std::string what = take_part(part, out, tp);
+    if (what.empty()) refuse_problem(text);
+    if (!said.insert(what).second) refuse("problem", text, "its " + what + " once");
+  }
   if (out.rows == 0 || out.hidden_size == 0 || out.problem.vocab == 0) refuse_problem(text);
   if (tp != ranks) refuse("problem", text, "tp" + std::to_string(ranks) + ", the number of ranks");
   return out;
@@ -143,6 +149,13 @@ Json timing_json(const Times& times, double flops, std::int64_t rows) {
 
 Json right_json(double error_share) {
   return std::isnan(error_share) ? Json() : Json(error_share <= 1);
+}
+
+std::string error_text(double error_share) {
+  if (std::isnan(error_share)) return "error not checked";
+  char text[64];
+  std::snprintf(text, sizeof text, "error %.0f %% of allowed", 100 * error_share);
+  return text;
 }
 
 double pass_flops(const Plan& plan, Way way) {

@@ -47,6 +47,9 @@ Json timing_json(const Times& times, double flops, std::int64_t rows);
 /// true, false, or null where nothing was checked (NaN).
 Json right_json(double error_share);
 
+/// "error 12 % of allowed", or that nothing was checked (NaN).
+std::string error_text(double error_share);
+
 /// Operations of one pass.
 double pass_flops(const Plan& plan, Way way);
 

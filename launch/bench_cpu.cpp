@@ -94,12 +94,13 @@ Measured measure(World& world, const Options& options, Job& job, Variants& varia
 void print_row(const Json& row) {
   std::printf(
       "%-36s pass %9.2f ms (p95 %9.2f)  products %9.2f ms  ratio %.3f  %8.0f tokens/s  "
-      "%6.1f GF/s (products %6.1f)  error %.0f %% of allowed  workspace %.1f MiB%s\n",
+      "%6.1f GF/s (products %6.1f)  %s  workspace %.1f MiB%s\n",
       row["problem"].get<std::string>().c_str(), row["pass"]["median_ms"].get<double>(),
       row["pass"]["p95_ms"].get<double>(), row["products"]["median_ms"].get<double>(),
       row["ratio"].get<double>(), row["pass"]["tokens_per_second"].get<double>(),
       row["pass"]["gflops_per_second"].get<double>(),
-      row["products"]["gflops_per_second"].get<double>(), 100 * row["error_share"].get<double>(),
+      row["products"]["gflops_per_second"].get<double>(),
+      error_text(row["error_share"].get<double>()).c_str(),
       row["memory"]["workspace_bytes"].get<double>() / (1 << 20),
       row["right"] == false ? "  WRONG" : "");
   const Json& memory = row["memory"];

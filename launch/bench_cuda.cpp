@@ -191,15 +191,16 @@ void print_row(const Json& row) {
       number("target_ms"), row["target_met"].get<bool>() ? "met" : "MISSED", number("ratio"),
       number("ratio_unchunked"));
   std::printf(
-      "  %.0f tokens/s  %.1f TF/s, products %.1f%s  error %.0f %% of allowed%s  "
+      "  %.0f tokens/s  %.1f TF/s, products %.1f%s  %s%s  "
       "collectives %.3f ms, not hidden %.3f ms  enqueued in %.3f ms  "
       "workspace %.1f MiB, device %.1f MiB more, %.1f MiB in passes\n",
       row["pass"]["tokens_per_second"].get<double>(),
       1e-3 * row["pass"]["gflops_per_second"].get<double>(),
       1e-3 * row["products"]["gflops_per_second"].get<double>(),
-      row["mistrusted"].get<bool>() ? " (mistrusted)" : "", 100 * number("error_share"),
-      row["right"] == false ? " WRONG" : "", number("collectives_ms"), number("not_hidden_ms"),
-      number("enqueue_ms"), row["memory"]["workspace_bytes"].get<double>() / (1 << 20),
+      row["mistrusted"].get<bool>() ? " (mistrusted)" : "",
+      error_text(number("error_share")).c_str(), row["right"] == false ? " WRONG" : "",
+      number("collectives_ms"), number("not_hidden_ms"), number("enqueue_ms"),
+      row["memory"]["workspace_bytes"].get<double>() / (1 << 20),
       row["memory"]["device_bytes"].get<double>() / (1 << 20),
       row["memory"]["device_bytes_in_passes"].get<double>() / (1 << 20));
   print_variants(row["variants"]);

@@ -47,11 +47,11 @@ void print_variants(const Json& rows) {
     const auto ratios = row["ratios"].get<std::vector<double>>();
     const auto [least, most] = std::minmax_element(ratios.begin(), ratios.end());
     std::printf(
-        "  %s\n    pass %9.3f ms (p95 %9.3f)  %.4f of the first (%.4f to %.4f)  error %.0f %% of "
-        "allowed%s  workspace %.1f MiB\n",
+        "  %s\n    pass %9.3f ms (p95 %9.3f)  %.4f of the first (%.4f to %.4f)  %s%s  workspace "
+        "%.1f MiB\n",
         row["options"].get<std::string>().c_str(), row["pass"]["median_ms"].get<double>(),
         row["pass"]["p95_ms"].get<double>(), row["ratio"].get<double>(), *least, *most,
-        100 * row["error_share"].get<double>(), row["right"] == false ? " WRONG" : "",
+        error_text(row["error_share"].get<double>()).c_str(), row["right"] == false ? " WRONG" : "",
         row["workspace_bytes"].get<double>() / (1 << 20));
   }
 }

@@ -102,15 +102,17 @@ po::options_description command_options(Command command) {
   }
   if (command == Command::bench) {
     add(group, "problem", "N8192_D4096_V128256_tp2_bf16_C2048",
-        "what to time; several separated by commas");
-    group.add_options()(
-        "variant", po::value<std::vector<std::string>>()->composing()->value_name("OPTIONS"),
-        "one more pass, with these options changed (\"--layout row_sharded\"), timed by "
-        "turns with the first; may be given several times");
+        "what to time, in place of --rows, --hidden and --vocab; several separated by commas; "
+        "a dtype or chunk rows in it go before --compute-dtype and --chunk-rows");
+    group.add_options()("variant",
+                        po::value<std::vector<std::string>>()->composing()->value_name("OPTIONS"),
+                        "one more pass, with these options changed (\"--layout row_sharded\") but "
+                        "no size, timed by "
+                        "turns with the first; may be given several times");
     add(group, "warmup", "COUNT", "passes that are not timed (2)");
     add(group, "iterations", "COUNT", "passes that are (10)");
     add(group, "check-rows", "COUNT", "rows held against the reference; 0: not checked (6)");
-    add(group, "delay", "MS", "every collective arrives so much later (0)");
+    add(group, "delay", "MS", "every collective arrives so much later, at most 60000 (0)");
     add(group, "sweep", "C0,C1,...", "each problem at these chunk rows");
     add(group, "svg", "F", "time against memory of the sweep, drawn by gnuplot");
     add(group, "dense", nullptr, "CPU: the way that holds all logits, for comparison");

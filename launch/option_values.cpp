@@ -14,13 +14,16 @@ void refuse(const std::string& option, const std::string& found, const std::stri
               "--" + option + ": found " + printable(found) + ", wanted " + wanted);
 }
 
-std::int64_t parse_integer(const std::string& option, const std::string& text, std::int64_t least) {
+std::int64_t parse_integer(const std::string& option, const std::string& text, std::int64_t least,
+                           std::int64_t most) {
   std::int64_t value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size() || value < least)
-    refuse(option, text,
-           least == INT64_MIN ? "a whole number"
-                              : "a whole number of at least " + std::to_string(least));
+  if (error != std::errc() || end != text.data() + text.size() || value < least || value > most) {
+    const bool open_above = most == INT64_MAX && error != std::errc::result_out_of_range;
+    std::string range = " from " + std::to_string(least) + " to " + std::to_string(most);
+    if (open_above) range = least == INT64_MIN ? "" : " of at least " + std::to_string(least);
+    refuse(option, text, "a whole number" + range);
+  }
   return value;
 }
 

@@ -16,9 +16,9 @@ namespace shardloss::launch {
 [[noreturn]] void refuse(const std::string& option, const std::string& found,
                          const std::string& wanted);
 
-/// A whole number, at least `least`.
+/// A whole number from `least` to `most`.
 std::int64_t parse_integer(const std::string& option, const std::string& text,
-                           std::int64_t least = INT64_MIN);
+                           std::int64_t least = INT64_MIN, std::int64_t most = INT64_MAX);
 /// A finite decimal number.
 double parse_number(const std::string& option, const std::string& text);
 /// "5,0,3": whole numbers, at least 0.

@@ -2,7 +2,9 @@
 
 #include <fstream>
 #include <iterator>
+#include <limits>
 #include <sstream>
+#include <utility>
 
 #include "option_descriptions.hpp"
 #include "printable.hpp"
@@ -55,8 +57,12 @@ class Values {
   }
   template <class T>
   void integer(const std::string& name, std::int64_t least, T& to) const {
-    with(name,
-         [&](const std::string& value) { to = static_cast<T>(parse_integer(name, value, least)); });
+    constexpr auto most = std::numeric_limits<T>::max();
+    constexpr std::int64_t last =
+        std::in_range<std::int64_t>(most) ? static_cast<std::int64_t>(most) : INT64_MAX;
+    with(name, [&](const std::string& value) {
+      to = static_cast<T>(parse_integer(name, value, least, last));
+    });
   }
   template <class T>
   void number(const std::string& name, T& to) const {
@@ -202,13 +208,23 @@ void take_command(const Values& values, Options& out) {
   values.integer("rank", 0, out.rank);
   out.json = values.flag("json");
   values.with("problem", [&](const std::string& text) {
-    std::istringstream stream(text);
-    for (std::string one; std::getline(stream, one, ',');) out.problems.push_back(one);
+    std::istringstream stream(text + ",");
+    for (std::string one; std::getline(stream, one, ',');) {
+      if (one.empty()) refuse("problem", text, "names separated by commas, none of them empty");
+      out.problems.push_back(one);
+    }
+    for (const char* size : {"rows", "hidden", "vocab", "vocab-padded"})
+      values.with(size, [&](const std::string& given) {
+        refuse(size, given, "nothing: --problem " + files::printable(text) + " says the sizes");
+      });
   });
   values.integer("warmup", 0, out.warmup);
   values.integer("iterations", 1, out.iterations);
   values.integer("check-rows", 0, out.check_rows);
-  values.number("delay", out.delay_ms);
+  values.with("delay", [&](const std::string& text) {
+    out.delay_ms = parse_number("delay", text);
+    if (out.delay_ms < 0 || out.delay_ms > 60000) refuse("delay", text, "0 to 60000 milliseconds");
+  });
   values.list("sweep", out.sweep);
   values.text("svg", out.svg);
   out.dense = values.flag("dense");
@@ -254,6 +270,8 @@ void check_together(const Options& options) {
         "--targets F:NAME or --soft-targets F:NAME");
   if (options.command == Command::run && options.out.empty() && options.report.empty())
     wrong("found neither --out nor --report, wanted somewhere to write to");
+  if (options.tune && options.device != DeviceKind::cuda)
+    wrong("--tune: found --device cpu, wanted --device cuda");
   if (options.dense && !options.variants.empty())
     wrong("--variant: found --dense, wanted the sharded pass");
 }
@@ -301,7 +319,15 @@ Options varied(const Options& options, const std::string& variant) {
     throw Error(ErrorCode::invalid_argument,
                 "--variant: " + std::string(error.what()) + ", wanted options of a pass");
   }
-  take_pass(Values(map), out);
+  if (words.empty()) refuse("variant", variant, "options of a pass");
+  const Values values(map);
+  for (const char* size : {"rows", "hidden", "vocab", "vocab-padded"})
+    values.with(size, [&](const std::string&) {
+      refuse("variant", variant,
+             "options other than --" + std::string(size) +
+                 ": a variant has the sizes of the first pass");
+    });
+  take_pass(values, out);
   check_together(out);
   return out;
 }
