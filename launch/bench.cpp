@@ -8,6 +8,7 @@
 #include <set>
 #include <sstream>
 
+#include "memory.hpp"
 #include "output_paths.hpp"
 #include "shardloss/error.hpp"
 
@@ -171,8 +172,9 @@ BenchData make_bench_data(World& world, const Options& options) {
     BenchData data;
     data.options = options;
     if (options.tune) data.options.problem.gemm = GemmChoice::tuned;
-    const auto shards = make_shards(complete_problem(data.options, nullptr), world.size());
-    data.source = make_up(data.options, shards);
+    const Problem problem = complete_problem(data.options, nullptr);
+    check_memory(data.options, problem, nullptr, world.rank(), world.size());
+    data.source = make_up(data.options, make_shards(problem, world.size()));
     data.share =
         read_share(*data.source, data.options, complete_problem(data.options, data.source.get()),
                    world.rank(), world.size());

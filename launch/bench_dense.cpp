@@ -8,6 +8,7 @@
 #include <cstdio>
 
 #include "bench.hpp"
+#include "memory.hpp"
 #include "shardloss/error.hpp"
 
 namespace shardloss::launch {
@@ -88,6 +89,14 @@ void check_dense(const Options& options, int ranks) {
 }
 
 Json bench_dense(World& world, const Options& options) {
+  const Problem sizes = complete_problem(options, nullptr);
+  Bytes bytes;
+  bytes.add(sizes.max_rows, sizes.vocab, sizeof(float));
+  for (int k = 0; k < 2; ++k) {  // each matrix and its gradient
+    bytes.add(sizes.max_rows, sizes.hidden, sizeof(float));
+    bytes.add(sizes.vocab, sizes.hidden, sizeof(float));
+  }
+  check_memory(bytes);
   const BenchData data = make_bench_data(world, options);
   const Problem& problem = data.share.problem;
   const std::int64_t n = data.share.rows, v = problem.vocab, d = problem.hidden;

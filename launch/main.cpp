@@ -65,7 +65,7 @@ int dispatch(World& world, int argc, char** argv) {
 }
 
 [[noreturn]] int lost(const World& world, const std::exception& error) {
-  std::fprintf(stderr, "shardloss: rank %d: %s\n", world.rank(), error.what());
+  std::fprintf(stderr, "shardloss: rank %d: %s\n", world.rank(), fault_text(error).c_str());
   world.abort(status_lost);
 }
 

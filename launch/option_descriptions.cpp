@@ -107,8 +107,8 @@ po::options_description command_options(Command command) {
     group.add_options()("variant",
                         po::value<std::vector<std::string>>()->composing()->value_name("OPTIONS"),
                         "one more pass, with these options changed (\"--layout row_sharded\") but "
-                        "no size, timed by "
-                        "turns with the first; may be given several times");
+                        "no size, timed by turns "
+                        "with the first; may be given several times");
     add(group, "warmup", "COUNT", "passes that are not timed (2)");
     add(group, "iterations", "COUNT", "passes that are (10)");
     add(group, "check-rows", "COUNT", "rows held against the reference; 0: not checked (6)");

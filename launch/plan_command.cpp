@@ -2,6 +2,7 @@
 #include <cstdio>
 
 #include "commands.hpp"
+#include "memory.hpp"
 #include "report.hpp"
 #include "source.hpp"
 
@@ -14,6 +15,9 @@ int plan_command(World& world, const Options& options) {
   if (options.rank >= options.ranks)
     refuse("rank", std::to_string(options.rank),
            "less than the " + std::to_string(options.ranks) + " of --ranks");
+  Bytes shards;
+  shards.add(options.ranks, 1, sizeof(Shard));
+  check_memory(shards);
   const Plan plan = make_plan(problem, options.ranks, options.rank, options.device);
   if (world.rank() != 0) return status_good;
   if (options.json) {

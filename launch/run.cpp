@@ -4,6 +4,7 @@
 
 #include "commands.hpp"
 #include "job.hpp"
+#include "memory.hpp"
 #include "output_paths.hpp"
 #include "progress_transport.hpp"
 #include "report.hpp"
@@ -87,8 +88,9 @@ int run_command(World& world, const Options& options) {
     check_outputs(options);
     if (world.rank() == 0 && !options.report.empty()) check_writable(options.report);
     const auto source = open_files(options);
-    return read_share(*source, options, complete_problem(options, source.get()), world.rank(),
-                      world.size());
+    const Problem problem = complete_problem(options, source.get());
+    check_memory(options, problem, source.get(), world.rank(), world.size());
+    return read_share(*source, options, problem, world.rank(), world.size());
   });
   std::shared_ptr<ProgressTransport> bar;
   const Communicator group = with_progress(world.group(device, options.deadline), bar);

@@ -15,23 +15,6 @@ std::string join(const std::vector<std::int64_t>& values) {
   return text;
 }
 
-/// As even as can be, unless the options say how.
-std::vector<std::int64_t> split_rows(const Options& options, std::int64_t rows, int ranks) {
-  std::vector<std::int64_t> split = options.row_split;
-  if (split.empty()) {
-    for (int r = 0; r < ranks; ++r) split.push_back(rows / ranks + (r < rows % ranks ? 1 : 0));
-    return split;
-  }
-  std::int64_t sum = 0;
-  bool overflow = false;
-  for (const std::int64_t count : split)
-    overflow = overflow || __builtin_add_overflow(sum, count, &sum);
-  if (overflow || static_cast<int>(split.size()) != ranks || sum != rows)
-    refuse("row-split", join(split),
-           std::to_string(ranks) + " counts that sum to " + std::to_string(rows));
-  return split;
-}
-
 /// The index, checked: every row once and in range.
 std::vector<std::int64_t> read_index(const Source& source, std::int64_t rows) {
   std::vector<std::int64_t> index = source.read_all(Field::row_index, DType::int64).integers();
@@ -126,6 +109,22 @@ DType real_of(const Problem& problem) {
 
 DType grad_dtype(GradDType choice, DType dtype) {
   return choice == GradDType::float32 && dtype != DType::float64 ? DType::float32 : dtype;
+}
+
+std::vector<std::int64_t> split_rows(const Options& options, std::int64_t rows, int ranks) {
+  std::vector<std::int64_t> split = options.row_split;
+  if (split.empty()) {
+    for (int r = 0; r < ranks; ++r) split.push_back(rows / ranks + (r < rows % ranks ? 1 : 0));
+    return split;
+  }
+  std::int64_t sum = 0;
+  bool overflow = false;
+  for (const std::int64_t count : split)
+    overflow = overflow || __builtin_add_overflow(sum, count, &sum);
+  if (overflow || static_cast<int>(split.size()) != ranks || sum != rows)
+    refuse("row-split", join(split),
+           std::to_string(ranks) + " counts that sum to " + std::to_string(rows));
+  return split;
 }
 
 Share read_share(const Source& source, const Options& options, const Problem& problem, int rank,

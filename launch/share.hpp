@@ -34,6 +34,10 @@ DType real_of(const Problem& problem);
 /// The dtype of a gradient that is asked for; float64 problems have no other.
 DType grad_dtype(GradDType choice, DType dtype);
 
+/// Rows of each rank: as even as can be, unless the options say how. Throws
+/// Error(invalid_argument).
+std::vector<std::int64_t> split_rows(const Options& options, std::int64_t rows, int ranks);
+
 /// Throws Error(invalid_argument) where split or row index do not fit.
 Share read_share(const Source& source, const Options& options, const Problem& problem, int rank,
                  int ranks);

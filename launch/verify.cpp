@@ -6,6 +6,7 @@
 #include "commands.hpp"
 #include "gather.hpp"
 #include "job.hpp"
+#include "memory.hpp"
 #include "output_paths.hpp"
 #include "progress.hpp"
 #include "random_problem.hpp"
@@ -67,9 +68,15 @@ void share_verdict(const Communicator& host, Verdict& verdict) {
   for (const std::uint64_t failed : all) verdict.passed = verdict.passed && failed == 0;
 }
 
-std::unique_ptr<Source> open_source(const Options& options, int ranks) {
-  if (!is_made_up(options)) return open_files(options);
-  return make_up(options, make_shards(complete_problem(options, nullptr), ranks));
+std::unique_ptr<Source> open_source(const Options& options, int rank, int ranks) {
+  if (!is_made_up(options)) {
+    auto source = open_files(options);
+    check_memory(options, complete_problem(options, source.get()), source.get(), rank, ranks);
+    return source;
+  }
+  const Problem problem = complete_problem(options, nullptr);
+  check_memory(options, problem, nullptr, rank, ranks);
+  return make_up(options, make_shards(problem, ranks));
 }
 
 /// One problem, computed `repeat` times. Collective.
@@ -78,7 +85,7 @@ Verdict verify_problem(World& world, const Communicator& group, const Options& o
   const Communicator& host = world.host();
   std::unique_ptr<Source> source;
   const Share share = together(host, [&] {
-    source = open_source(options, world.size());
+    source = open_source(options, world.rank(), world.size());
     return read_share(*source, options, complete_problem(options, source.get()), world.rank(),
                       world.size());
   });

@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <new>
+#include <stdexcept>
 #include <vector>
 
 #include "shardloss/error.hpp"
@@ -81,6 +83,14 @@ Communicator World::group(Device, std::chrono::milliseconds) { return self(); }
 void World::abort(int status) const { std::_Exit(status); }
 
 #endif
+
+std::string fault_text(const std::exception& error) {
+  const bool memory = dynamic_cast<const std::bad_alloc*>(&error) != nullptr ||
+                      dynamic_cast<const std::length_error*>(&error) != nullptr;
+  if (memory)
+    return "out_of_memory: a rank found no more memory, wanted a smaller problem or more ranks";
+  return *error.what() == '\0' ? "unknown fault" : error.what();
+}
 
 void agree(const Communicator& host, const std::string& fault) {
   struct Verdict {

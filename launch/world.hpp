@@ -53,6 +53,9 @@ struct Refusal {
 /// when any did. Collective.
 void agree(const Communicator& host, const std::string& fault);
 
+/// What an exception says, in words also where memory ran out. Never empty.
+std::string fault_text(const std::exception& error);
+
 /// Does something that may fail on some ranks only, then agrees. Collective.
 template <class Function>
 auto together(const Communicator& host, Function function) {
@@ -61,7 +64,7 @@ auto together(const Communicator& host, Function function) {
   try {
     result.emplace(function());
   } catch (const std::exception& error) {
-    fault = *error.what() == '\0' ? "unknown fault" : error.what();
+    fault = fault_text(error);
   }
   agree(host, fault);
   return std::move(*result);
