@@ -212,24 +212,20 @@ std::vector<Shard> make_shards(const Problem& problem, int ranks) {
     throw Error(ErrorCode::mismatch, "shard_widths lists " + std::to_string(widths.size()) +
                                          " shards for " + std::to_string(ranks) + " ranks");
   }
-  for (std::size_t rank = 0; rank < widths.size(); ++rank) {
-    if (widths[rank] < 0) {
-      throw Error(ErrorCode::invalid_argument,
-                  "shard_widths[" + std::to_string(rank) + "] is " + std::to_string(widths[rank]));
-    }
-  }
+  // Each is looked at before they are added up: sums of any 64-bit numbers could come out right.
+  const auto label = [&](std::size_t rank) {
+    return "shard_widths[" + std::to_string(rank) + "] is " + std::to_string(widths[rank]);
+  };
+  for (std::size_t rank = 0; rank < widths.size(); ++rank)
+    if (widths[rank] < 0) throw Error(ErrorCode::invalid_argument, label(rank));
+  for (std::size_t rank = 0; rank < widths.size(); ++rank)
+    if (widths[rank] > padded)
+      throw Error(ErrorCode::mismatch, label(rank) + ", vocab_padded is " + std::to_string(padded));
   std::vector<Shard> shards;
   std::int64_t first = 0;
-  for (std::size_t rank = 0; rank < widths.size(); ++rank) {
-    if (widths[rank] > padded - first) {
-      const auto sum = static_cast<std::uint64_t>(first) + static_cast<std::uint64_t>(widths[rank]);
-      throw Error(ErrorCode::mismatch, "shard_widths[" + std::to_string(rank) + "] is " +
-                                           std::to_string(widths[rank]) +
-                                           ", up to it they sum to " + std::to_string(sum) +
-                                           ", vocab_padded is " + std::to_string(padded));
-    }
-    const std::int64_t end = first + widths[rank];
-    shards.push_back({first, widths[rank], std::clamp(problem.vocab, first, end) - first});
+  for (const std::int64_t width : widths) {
+    const std::int64_t end = first + width;
+    shards.push_back({first, width, std::clamp(problem.vocab, first, end) - first});
     first = end;
   }
   if (first != padded) {

@@ -438,7 +438,7 @@ TEST(Plan, RefusesWidthsWhoseSumWrapsAround) {
   expect_error(ErrorCode::mismatch, {"shard_widths[0]", "9223372036854775807", "10"},
                [&] { plan_of(problem, 3); });
   problem.shard_widths = {1, largest, largest, 11};
-  expect_error(ErrorCode::mismatch, {"shard_widths[1]", "9223372036854775808", "10"},
+  expect_error(ErrorCode::mismatch, {"shard_widths[1]", "9223372036854775807", "10"},
                [&] { plan_of(problem, 4); });
 }
 
