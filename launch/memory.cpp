@@ -15,6 +15,13 @@ std::int64_t physical_bytes() {
   return bytes.total();
 }
 
+void add_gradients(const Problem& p, std::int64_t rows, std::int64_t width, Bytes& bytes) {
+  if (p.grad_hidden != GradDType::none)
+    bytes.add(rows, p.hidden, size_of(grad_dtype(p.grad_hidden, p.dtype)));
+  if (p.grad_weight != GradDType::none)
+    bytes.add(width, p.hidden, size_of(grad_dtype(p.grad_weight, p.dtype)));
+}
+
 /// Made-up inputs of a rank with so many rows of all.
 void add_inputs(const Options& o, const Problem& p, std::int64_t rows, std::int64_t width,
                 Bytes& bytes) {
@@ -30,20 +37,13 @@ void add_inputs(const Options& o, const Problem& p, std::int64_t rows, std::int6
   for (const TensorOption* one :
        {&o.token_weights, &o.upstream_lse, &o.upstream_logprob, &o.upstream_entropy})
     if (one->given()) bytes.add(rows, 1, real);
-  if (o.accumulate_into.empty()) return;
-  if (p.grad_hidden != GradDType::none)
-    bytes.add(rows, p.hidden, size_of(grad_dtype(p.grad_hidden, p.dtype)));
-  if (p.grad_weight != GradDType::none)
-    bytes.add(width, p.hidden, size_of(grad_dtype(p.grad_weight, p.dtype)));
+  if (!o.accumulate_into.empty()) add_gradients(p, rows, width, bytes);
 }
 
 /// The results that every problem has, and the gradients.
 void add_results(const Problem& p, std::int64_t rows, std::int64_t width, Bytes& bytes) {
   bytes.add(rows, 1, size_of(real_of(p)));
-  if (p.grad_hidden != GradDType::none)
-    bytes.add(rows, p.hidden, size_of(grad_dtype(p.grad_hidden, p.dtype)));
-  if (p.grad_weight != GradDType::none)
-    bytes.add(width, p.hidden, size_of(grad_dtype(p.grad_weight, p.dtype)));
+  add_gradients(p, rows, width, bytes);
 }
 
 }  // namespace

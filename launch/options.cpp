@@ -12,6 +12,8 @@
 namespace shardloss::launch {
 namespace {
 
+constexpr const char* size_options[] = {"rows", "hidden", "vocab", "vocab-padded"};
+
 /// Stores what the words say in `map`.
 void store(const std::vector<std::string>& words, const po::options_description& description,
            po::variables_map& map) {
@@ -213,7 +215,7 @@ void take_command(const Values& values, Options& out) {
       if (one.empty()) refuse("problem", text, "names separated by commas, none of them empty");
       out.problems.push_back(one);
     }
-    for (const char* size : {"rows", "hidden", "vocab", "vocab-padded"})
+    for (const char* size : size_options)
       values.with(size, [&](const std::string& given) {
         refuse(size, given, "nothing: --problem " + files::printable(text) + " says the sizes");
       });
@@ -234,9 +236,7 @@ void take_command(const Values& values, Options& out) {
 /// Files and made-up data do not mix.
 void check_sources(const Options& o) {
   const TensorOption* first = nullptr;
-  for (const TensorOption* option : {&o.hidden, &o.weight, &o.targets, &o.soft_targets, &o.bias,
-                                     &o.token_weights, &o.class_weights, &o.row_index, &o.upstream,
-                                     &o.upstream_lse, &o.upstream_logprob, &o.upstream_entropy}) {
+  for (const TensorOption* option : o.tensors()) {
     if (!option->given()) continue;
     if (first != nullptr && option->kind != first->kind)
       refuse(option->option, option->kind == TensorOption::Kind::file ? option->name : "random",
@@ -321,7 +321,7 @@ Options varied(const Options& options, const std::string& variant) {
   }
   if (words.empty()) refuse("variant", variant, "options of a pass");
   const Values values(map);
-  for (const char* size : {"rows", "hidden", "vocab", "vocab-padded"})
+  for (const char* size : size_options)
     values.with(size, [&](const std::string&) {
       refuse("variant", variant,
              "options other than --" + std::string(size) +

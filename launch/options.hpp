@@ -2,6 +2,7 @@
 /// The command line of `shardloss`.
 #pragma once
 
+#include <array>
 #include <chrono>
 #include <cstdint>
 #include <optional>
@@ -33,6 +34,12 @@ struct Options {
 
   TensorOption hidden, weight, targets, soft_targets, bias, token_weights, class_weights, row_index;
   TensorOption upstream, upstream_lse, upstream_logprob, upstream_entropy;
+  /// All of them.
+  std::array<const TensorOption*, 12> tensors() const {
+    return {&hidden,   &weight,        &targets,          &soft_targets,
+            &bias,     &token_weights, &class_weights,    &row_index,
+            &upstream, &upstream_lse,  &upstream_logprob, &upstream_entropy};
+  }
   std::optional<double> normalizer;
   std::optional<double> upstream_scale;
 

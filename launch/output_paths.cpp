@@ -31,9 +31,7 @@ std::vector<Read> files_read(const Options& o) {
       if (shards.insert(file).second)
         out.push_back({option, (fs::path(path).parent_path() / file).string()});
   };
-  for (const TensorOption* one : {&o.hidden, &o.weight, &o.targets, &o.soft_targets, &o.bias,
-                                  &o.token_weights, &o.class_weights, &o.row_index, &o.upstream,
-                                  &o.upstream_lse, &o.upstream_logprob, &o.upstream_entropy})
+  for (const TensorOption* one : o.tensors())
     if (one->kind == TensorOption::Kind::file) add(one->option, one->file);
   if (!o.accumulate_into.empty() && !is_made_up(o)) add("accumulate-into", o.accumulate_into);
   if (!o.config.empty()) add("config", o.config);
