@@ -316,12 +316,15 @@ void run(const Loss& loss, const Tensors& tensors, Way way) {
   loss.wait(on.stream);
 }
 
-Answer whole(const Sample& sample, const Answer& mine, int ranks) {
+namespace {
+
+// gathered(values): those of all ranks, one rank after the other.
+template <class Gathered>
+Answer joined(const Sample& sample, const Answer& mine, const Gathered& gathered) {
   Answer all = mine;
-  if (ranks == 1) return all;
-  const auto join = [](std::vector<double>& values) { values = gather(values); };
-  const auto join_integers = [](std::vector<std::int64_t>& values) {
-    values = integers(gather(std::vector<double>(values.begin(), values.end())));
+  const auto join = [&](std::vector<double>& values) { values = gathered(values); };
+  const auto join_integers = [&](std::vector<std::int64_t>& values) {
+    values = integers(gathered(std::vector<double>(values.begin(), values.end())));
   };
   join(all.grad_weight);
   join(all.grad_bias);
@@ -338,6 +341,18 @@ Answer whole(const Sample& sample, const Answer& mine, int ranks) {
   join(all.grad_hidden);
   join(all.before_hidden);
   return all;
+}
+
+}  // namespace
+
+Answer whole(const Sample& sample, const Answer& mine, int ranks) {
+  if (ranks == 1) return mine;
+  return joined(sample, mine, [](const std::vector<double>& values) { return gather(values); });
+}
+
+Answer whole(const Sample& sample, const Answer& mine, const Communicator& group) {
+  return joined(sample, mine,
+                [&](const std::vector<double>& values) { return gather(group, values); });
 }
 
 std::string differences(const Sample& sample, const Answer& answer, const Plan& plan) {
@@ -357,12 +372,14 @@ std::string differences(const Sample& sample, const Answer& answer, const Plan& 
 std::string check(const Sample& sample, const Communicator& communicator, Way way,
                   const Style& style) {
   const Loss loss(sample.problem, communicator, device());
-  Tensors tensors(sample, rank(), ranks(), device(), style);
+  const Tensors tensors(sample, communicator.rank(), communicator.size(), device(), style);
   run(loss, tensors, way);
-  std::string text = differences(sample, whole(sample, tensors.answer(), ranks()), loss.plan());
+  std::string text =
+      differences(sample, whole(sample, tensors.answer(), communicator), loss.plan());
   if (const std::string name = tensors.overwritten(); !name.empty())
     text += name + " was written outside its elements\n";
-  if (!same_everywhere(tensors.replicated_bytes())) text += "ranks differ in replicated outputs\n";
+  if (!same_everywhere(communicator, tensors.replicated_bytes()))
+    text += "ranks differ in replicated outputs\n";
   return text;
 }
 

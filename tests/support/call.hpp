@@ -81,12 +81,15 @@ void run(const Loss& loss, const Tensors& tensors, Way way);
 
 /// Gathers the answers of all ranks into a whole one.
 Answer whole(const Sample& sample, const Answer& mine, int ranks);
+/// The same over the ranks of `group`, which may be a part of the job.
+Answer whole(const Sample& sample, const Answer& mine, const Communicator& group);
 
 /// Compares a whole answer with the reference; empty where it fits, else the worst elements, where
 /// they are, and their share of what is allowed.
 std::string differences(const Sample& sample, const Answer& answer, const Plan& plan);
 
-/// Makes the Loss, runs, gathers, compares, checks the guards: everything at once. Empty: it fits.
+/// Makes the Loss, runs, gathers, compares, checks the guards: everything at once, in the numbering
+/// of the group. Empty: it fits.
 std::string check(const Sample& sample, const Communicator& communicator, Way way,
                   const Style& style = {});
 

@@ -76,13 +76,52 @@ int count(bool value) { return value ? 1 : 0; }
 
 #endif
 
-bool same_everywhere(std::span<const std::byte> bytes) {
+std::vector<double> gather(const Communicator& group, std::span<const double> mine) {
+  const auto size = static_cast<std::size_t>(group.size());
+  const std::size_t length = mine.size();
+  std::vector<std::size_t> lengths(size);
+  group.transport().exchange_host(&length, lengths.data(), sizeof length);
+  // An exchange takes as many bytes of every rank.
+  const std::size_t longest = *std::max_element(lengths.begin(), lengths.end());
+  if (longest == 0) return {};
+  std::vector<double> padded(mine.begin(), mine.end());
+  padded.resize(longest);
+  std::vector<double> parts(size * longest);
+  group.transport().exchange_host(padded.data(), parts.data(), longest * sizeof(double));
+  std::vector<double> all;
+  for (std::size_t r = 0; r < size; ++r) {
+    const auto part = parts.begin() + static_cast<std::ptrdiff_t>(r * longest);
+    all.insert(all.end(), part, part + static_cast<std::ptrdiff_t>(lengths[r]));
+  }
+  return all;
+}
+
+namespace {
+
+std::vector<double> as_numbers(std::span<const std::byte> bytes) {
   std::vector<double> values;
   for (const std::byte byte : bytes) values.push_back(std::to_integer<int>(byte));
-  const std::vector<double> all = gather(values);
-  bool same = all.size() == values.size() * static_cast<std::size_t>(ranks());
-  for (std::size_t i = 0; same && i < all.size(); ++i) same = all[i] == values[i % values.size()];
-  return count(!same) == 0;
+  return values;
+}
+
+// Whether `all` is `mine` once for each of `ranks`.
+bool repeats(const std::vector<double>& all, const std::vector<double>& mine, int ranks) {
+  bool same = all.size() == mine.size() * static_cast<std::size_t>(ranks);
+  for (std::size_t i = 0; same && i < all.size(); ++i) same = all[i] == mine[i % mine.size()];
+  return same;
+}
+
+}  // namespace
+
+bool same_everywhere(std::span<const std::byte> bytes) {
+  const std::vector<double> mine = as_numbers(bytes);
+  return count(!repeats(gather(mine), mine, ranks())) == 0;
+}
+
+// All ranks look at the same numbers: where two differ, every rank finds one that is not its own.
+bool same_everywhere(const Communicator& group, std::span<const std::byte> bytes) {
+  const std::vector<double> mine = as_numbers(bytes);
+  return repeats(gather(group, mine), mine, group.size());
 }
 
 }  // namespace shardloss::test

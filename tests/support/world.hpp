@@ -24,8 +24,14 @@ Communicator group(std::chrono::milliseconds deadline = std::chrono::seconds(20)
 /// The values of all ranks, one rank after the other.
 std::vector<double> gather(std::span<const double> mine);
 
+/// The same over the ranks of `group`, in its numbering, by its own means: it may be a part of the
+/// job, or number the ranks in another order.
+std::vector<double> gather(const Communicator& group, std::span<const double> mine);
+
 /// Whether `bytes` are the same on all ranks.
 bool same_everywhere(std::span<const std::byte> bytes);
+/// The same over the ranks of `group`.
+bool same_everywhere(const Communicator& group, std::span<const std::byte> bytes);
 
 /// The number of ranks on which `value` holds.
 int count(bool value);
