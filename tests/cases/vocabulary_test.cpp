@@ -1,8 +1,17 @@
 // Cases of section A: the vocabulary is whole although each rank holds a part of it. Values are
 // closed forms; z = [0, 1, 2, 3] with target 3 unless said otherwise.
+#include <algorithm>
 #include <cmath>
+#include <map>
+#include <memory>
+#include <set>
+#include <sstream>
+#include <string>
+#include <utility>
 
+#include "forwarding_transport.hpp"
 #include "rank_test.hpp"
+#include "records.hpp"
 
 namespace shardloss::test {
 namespace {
@@ -43,33 +52,87 @@ TEST_F(Cases, T2_PyTorchSmoothingIsTheGlobalMean) {
   expect_reference(four_logits(options));
 }
 
-// The fault of T1 and T2 put into the exact answer must not pass: each rank smooths over its own
-// shard, with its own mean and its own size.
-TEST_F(Cases, T2_ALocalMeanWouldNotPass) {
-  Problem problem = plain_problem(11, 7, 20);
-  problem.label_smoothing = 0.1;
-  problem.shard_widths.assign(static_cast<std::size_t>(ranks()), 0);
-  problem.shard_widths.front() = 20;
-  const Sample sample = fill(problem, ranks(), 5);
-  const Loss loss = make(sample);
-  const ReferenceResult exact = reference(sample.data);
+/// Puts the fault of T1 and T2 into a rank's computation: when the statistics of a chunk have come
+/// in, what its own shard sums for the smoothing stands for the whole vocabulary.
+class LocalMeanTransport final : public launch::ForwardingTransport {
+ public:
+  LocalMeanTransport(Communicator inner, const Plan& plan, std::int64_t vocab)
+      : ForwardingTransport(std::move(inner)),
+        rows_(plan.chunk_rows),
+        times_(static_cast<float>(vocab) / static_cast<float>(plan.shard.vocab)) {}
 
-  Answer faulty;
-  faulty.row_loss = exact.row_loss;
-  for (std::int64_t i = 0; i < 11; ++i) {
-    const auto at = static_cast<std::size_t>(i);
-    if (sample.data.targets[at] == -100) continue;
-    const std::vector<double> z = reference_logits(sample.data, i);
-    double local = 0;  // of a shard of the first 10 columns
-    double global = 0;
-    for (std::size_t v = 0; v < 20; ++v) (v < 10 ? local : global) += z[v];
-    global += local;
-    faulty.row_loss[at] += 0.1 * (global / 20 - local / 10);
+  int rewritten() const { return rewritten_; }
+
+  Ticket all_gather(void* data, std::span<const std::int64_t> bytes, Stream compute) override {
+    const Ticket ticket = to().all_gather(data, bytes, compute);
+    const auto statistics = [&](std::int64_t part) {
+      return part == static_cast<std::int64_t>(segment());
+    };
+    if (std::all_of(bytes.begin(), bytes.end(), statistics))
+      under_way_[ticket.id] = static_cast<std::byte*>(data);
+    return ticket;
   }
-  EXPECT_NE(differences(sample, faulty, loss.plan()), "");
-  Answer right;
-  right.row_loss = exact.row_loss;
-  EXPECT_EQ(differences(sample, right, loss.plan()), "");
+
+  void wait(Ticket ticket, Stream compute) override {
+    to().wait(ticket, compute);
+    const auto found = under_way_.find(ticket.id);
+    if (found == under_way_.end()) return;
+    for (int r = 0; r < size(); ++r) {
+      auto* const rows = reinterpret_cast<detail::RowStatistics<float>*>(
+          found->second + static_cast<std::size_t>(r) * segment() + sizeof(detail::CallHeader));
+      for (std::int64_t i = 0; i < rows_; ++i)
+        rows[i].weighted_sum = r == rank() ? times_ * rows[i].weighted_sum : 0;
+    }
+    under_way_.erase(found);
+    ++rewritten_;
+  }
+
+ private:
+  std::size_t segment() const {
+    return sizeof(detail::CallHeader) +
+           static_cast<std::size_t>(rows_) * sizeof(detail::RowStatistics<float>);
+  }
+
+  std::int64_t rows_;
+  float times_;
+  std::map<std::uint64_t, std::byte*> under_way_;
+  int rewritten_ = 0;
+};
+
+/// The outputs of which differences() tells.
+std::set<std::string> outputs_in(const std::string& differences) {
+  std::set<std::string> names;
+  std::istringstream lines(differences);
+  for (std::string line; std::getline(lines, line);) names.insert(line.substr(0, line.find('[')));
+  return names;
+}
+
+// The mean is in the loss and in nothing else: the gradient's smoothing term is a / V, whatever the
+// logits are.
+TEST_F(Cases, T2_ALocalMeanWouldNotPass) {
+  if (on_gpu()) GTEST_SKIP() << "the statistics are rewritten in host memory";
+  if (ranks() == 1) GTEST_SKIP() << "one shard's mean is the vocabulary's";
+  for (const Layout layout : {Layout::replicated, Layout::row_sharded}) {
+    for (const SmoothingForm form : {SmoothingForm::pytorch, SmoothingForm::megatron}) {
+      Problem problem = plain_problem(11, 7, 60);
+      problem.layout = layout;
+      problem.chunking = {Chunking::Rule::rows, 4};
+      problem.label_smoothing = 0.1;
+      problem.label_smoothing_form = form;
+      const Sample sample = fill(problem, ranks(), 5);
+      const Plan plan = make(sample).plan();
+      for (const Way way : {Way::fused, Way::two_step}) {
+        SCOPED_TRACE(describe_options(sample));
+        const auto faulty =
+            std::make_shared<LocalMeanTransport>(communicator(), plan, problem.vocab);
+        const Answer answer = answer_of(sample, Communicator(faulty), way);
+        EXPECT_GE(faulty->rewritten(), plan.chunks);
+        EXPECT_EQ(outputs_in(differences(sample, answer, plan)),
+                  (std::set<std::string>{"loss", "row_loss", "cross_entropy"}));
+        expect_reference(sample, way);
+      }
+    }
+  }
 }
 
 TEST_F(Cases, T4_HiddenGradientIsReducedOverRanks) {
