@@ -11,6 +11,12 @@
 #include "elements.hpp"
 #include "expect_error.hpp"
 #include "world.hpp"
+#ifdef SHARDLOSS_TEST_CUDA
+#include "shardloss/nccl.hpp"
+#ifdef SHARDLOSS_TEST_MPI
+#include "shardloss/mpi.hpp"
+#endif
+#endif
 
 namespace shardloss::test {
 namespace {
@@ -264,6 +270,20 @@ TEST(Transport, RefusesSumsOfOtherTypes) {
   });
   EXPECT_FALSE(group_of_all.failed());
 }
+
+#ifdef SHARDLOSS_TEST_CUDA
+// Before NCCL or a GPU is asked for anything.
+TEST(Transport, SplitNcclRefusesOtherGroups) {
+  expect_error(ErrorCode::invalid_argument, {"over NCCL", "self"},
+               [] { split_nccl(self(), 0, 0); });
+#ifdef SHARDLOSS_TEST_MPI
+  const Communicator over_mpi = from_mpi(MPI_COMM_WORLD, std::chrono::seconds(20));
+  expect_error(ErrorCode::invalid_argument, {"over NCCL", "mpi"},
+               [&] { split_nccl(over_mpi, 0, rank()); });
+  EXPECT_FALSE(over_mpi.failed());
+#endif
+}
+#endif
 
 }  // namespace
 }  // namespace shardloss::test
