@@ -37,4 +37,46 @@ class CapturedGraph {
   cudaGraphExec_t runnable_ = nullptr;
 };
 
+/// A pass, only enqueued. `saved`: where a pass of two steps keeps its rows.
+inline void enqueue(const Loss& loss, const Tensors& tensors, Way way, Saved& saved) {
+  const Execution on{test_stream()};
+  if (way == Way::fused) {
+    loss.forward_backward(tensors.inputs(), tensors.outputs(), tensors.upstreams(),
+                          tensors.gradients(), on);
+    return;
+  }
+  loss.forward(tensors.inputs(), tensors.outputs(), &saved, on);
+  loss.backward(tensors.inputs(), saved, tensors.upstreams(), tensors.gradients(), on);
+}
+
+/// A pass over a sample's tensors as a graph.
+class CapturedPass {
+ public:
+  CapturedPass(const Sample& sample, const Communicator& communicator, Way way = Way::fused)
+      : loss(sample.problem, communicator, device()),
+        tensors(sample, rank(), ranks(), device()),
+        saved_(loss.make_saved()),
+        graph_(capture(way)) {}
+
+  /// Replays the graph and waits for it.
+  void replay() const {
+    graph_.replay();
+    loss.wait(test_stream());
+  }
+
+  const Loss loss;
+  Tensors tensors;
+
+ private:
+  // Runs once before: in the capture nothing is loaded or connected for the first time.
+  CapturedGraph capture(Way way) {
+    enqueue(loss, tensors, way, saved_);
+    loss.wait(test_stream());
+    return CapturedGraph([&] { enqueue(loss, tensors, way, saved_); });
+  }
+
+  Saved saved_;
+  CapturedGraph graph_;
+};
+
 }  // namespace shardloss::test

@@ -64,41 +64,24 @@ void overwrite_inputs(const Tensors& to, const Tensors& from) {
   overwrite(to.up_loss, from.up_loss);
 }
 
-/// A pass, only enqueued.
-void enqueue(const Loss& loss, const Tensors& tensors, Way way, Saved& saved) {
-  const Execution on{test_stream()};
-  if (way == Way::fused) {
-    loss.forward_backward(tensors.inputs(), tensors.outputs(), tensors.upstreams(),
-                          tensors.gradients(), on);
-    return;
-  }
-  loss.forward(tensors.inputs(), tensors.outputs(), &saved, on);
-  loss.backward(tensors.inputs(), saved, tensors.upstreams(), tensors.gradients(), on);
-}
-
 /// Replays of one graph against eager calls with the same data, and against the reference.
 void expect_replays_are_eager_calls(const Communicator& communicator, const Problem& problem,
                                     Way way) {
   const Sample first = other_data(fill(problem, ranks(), 40), 40);
-  const Loss loss(problem, communicator, device());
-  Tensors captured(first, rank(), ranks(), device());
-  Saved saved = loss.make_saved();
-  enqueue(loss, captured, way, saved);  // nothing is loaded or connected for the first time below
-  loss.wait(test_stream());
-  const CapturedGraph graph([&] { enqueue(loss, captured, way, saved); });
+  CapturedPass pass(first, communicator, way);
+  Tensors& captured = pass.tensors;
 
   for (const Sample& sample :
        {first, other_data(first, 41), with_counted_rows(first, 42, 1),
         with_counted_rows(first, 43, 0), with_counted_rows(first, 44, 35), other_data(first, 45)}) {
     const Tensors eager(sample, rank(), ranks(), device());
-    run(loss, eager, way);
+    run(pass.loss, eager, way);
     captured.reset();
     overwrite_inputs(captured, eager);
-    graph.replay();
-    loss.wait(test_stream());
+    pass.replay();
     const std::string which = describe_options(sample);
     EXPECT_EQ(captured.all_bytes(), eager.all_bytes()) << which;
-    EXPECT_EQ(differences(sample, whole(sample, captured.answer(), ranks()), loss.plan()), "")
+    EXPECT_EQ(differences(sample, whole(sample, captured.answer(), ranks()), pass.loss.plan()), "")
         << which;
     EXPECT_EQ(captured.overwritten(), "") << which;
   }
@@ -113,25 +96,19 @@ TEST_F(Graph, T32_AReplayWithNewDataIsBitwiseTheEagerCall) {
 
 TEST_F(Graph, T32_InvalidTargetsOfAReplayAreToldByWait) {
   const Sample sample = other_data(fill(graph_problem(), ranks(), 46), 46);
-  const Loss loss = make(sample);
-  Tensors tensors = place(sample);
-  Saved saved = loss.make_saved();
-  enqueue(loss, tensors, Way::fused, saved);
-  loss.wait(test_stream());
-  const CapturedGraph graph([&] { enqueue(loss, tensors, Way::fused, saved); });
+  CapturedPass pass(sample, communicator());
+  Tensors& tensors = pass.tensors;
 
   std::vector<std::int64_t> targets = sample.data.targets;
   targets[20] = 131;
   tensors.targets.write(targets);
-  graph.replay();
-  expect_error(ErrorCode::invalid_target, {"row 20", "131"}, [&] { loss.wait(test_stream()); });
+  expect_error(ErrorCode::invalid_target, {"row 20", "131"}, [&] { pass.replay(); });
   EXPECT_TRUE(std::isnan(tensors.loss.read().front()));
 
   tensors.targets.write(sample.data.targets);
   tensors.reset();
-  graph.replay();
-  loss.wait(test_stream());
-  EXPECT_EQ(differences(sample, whole(sample, tensors.answer(), ranks()), loss.plan()), "");
+  pass.replay();
+  EXPECT_EQ(differences(sample, whole(sample, tensors.answer(), ranks()), pass.loss.plan()), "");
 }
 
 /// The index is seen on the device only: nothing outside the rows is touched, all ranks are told.
@@ -143,12 +120,8 @@ TEST_F(Graph, ARowIndexOfAReplayThatPointsOutsideIsToldByWait) {
     Sample sample = other_data(fill(problem, ranks(), 48), 48);
     sample.data.row_index.emplace();
     for (std::int64_t i = 0; i < sample.data.rows; i += 2) sample.data.row_index->push_back(i);
-    const Loss loss = make(sample);
-    Tensors tensors = place(sample);
-    Saved saved = loss.make_saved();
-    enqueue(loss, tensors, Way::fused, saved);
-    loss.wait(test_stream());
-    const CapturedGraph graph([&] { enqueue(loss, tensors, Way::fused, saved); });
+    CapturedPass pass(sample, communicator());
+    Tensors& tensors = pass.tensors;
 
     const std::vector<double> good = tensors.row_index.read();
     const std::vector<double> good_targets = tensors.targets.read();
@@ -160,9 +133,8 @@ TEST_F(Graph, ARowIndexOfAReplayThatPointsOutsideIsToldByWait) {
       std::vector<double> targets = good_targets;
       if (outside > 0 && !targets.empty()) targets.front() = 131;
       tensors.targets.write(targets);
-      graph.replay();
       expect_error(ErrorCode::invalid_argument, {"row_index", std::to_string(outside)},
-                   [&] { loss.wait(test_stream()); });
+                   [&] { pass.replay(); });
       EXPECT_TRUE(std::isnan(tensors.loss.read().front()));
       EXPECT_EQ(tensors.overwritten(), "");
     }
@@ -170,9 +142,8 @@ TEST_F(Graph, ARowIndexOfAReplayThatPointsOutsideIsToldByWait) {
     tensors.row_index.write(std::vector<std::int64_t>(good.begin(), good.end()));
     tensors.targets.write(good_targets);
     tensors.reset();
-    graph.replay();
-    loss.wait(test_stream());
-    EXPECT_EQ(differences(sample, whole(sample, tensors.answer(), ranks()), loss.plan()), "")
+    pass.replay();
+    EXPECT_EQ(differences(sample, whole(sample, tensors.answer(), ranks()), pass.loss.plan()), "")
         << name(layout);
   }
 }
