@@ -166,6 +166,7 @@ Json row_json(const Loss& loss, Way way, const GpuTimes& times, const GpuFloor& 
           {"products", timing_json(times.floor, floor.flops(), problem.max_rows)},
           {"products_unchunked", timing_json(times.whole, floor.flops(), problem.max_rows)},
           {"candidates", floor.candidates()},
+          {"products_run", floor.choices()},
           {"ratio", times.pass.median() / times.floor.median()},
           {"ratio_unchunked", times.pass.median() / times.whole.median()},
           {"copy_gbytes_per_second", 1e-9 * bandwidth},

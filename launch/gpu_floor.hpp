@@ -34,10 +34,12 @@ class LtProduct {
   LtProduct(const LtProduct&) = delete;
   LtProduct& operator=(const LtProduct&) = delete;
 
-  /// Times the candidates of the heuristic on these operands and keeps the fastest. Returns how
-  /// many there were.
-  int tune(const void* a, const void* b, void* d, const DeviceMemory& workspace,
+  /// Times the candidates of the heuristic on these operands, run as in a pass, and keeps the
+  /// fastest. Returns how many ran.
+  int tune(const void* a, const void* b, void* d, float beta, const DeviceMemory& workspace,
            cudaStream_t stream);
+  /// What was kept: its number among the candidates and its time.
+  const std::string& choice() const { return choice_; }
   void run(const void* a, const void* b, void* d, float beta, const DeviceMemory& workspace,
            cudaStream_t stream);
 
@@ -46,6 +48,7 @@ class LtProduct {
   cublasLtMatmulDesc_t description_ = nullptr;
   cublasLtMatrixLayout_t a_ = nullptr, b_ = nullptr, d_ = nullptr;
   cublasLtMatmulAlgo_t algorithm_{};
+  std::string choice_;
   float alpha_ = 1;
 };
 
@@ -63,6 +66,8 @@ class GpuFloor {
   cudaStream_t stream() const { return stream_; }
   double flops() const;
   int candidates() const { return candidates_; }  ///< the fewest that a product had to choose from
+  /// What the three products of a chunk run.
+  std::vector<std::string> choices() const;
 
  private:
   struct Trio;
