@@ -57,12 +57,15 @@ std::string script(const std::string& path, const Json& rows) {
 }  // namespace
 
 void draw_curve(const std::string& path, const Json& rows) {
-  if (!gnuplot_is_there()) {
-    std::fprintf(stderr, "shardloss: no gnuplot on this machine, %s is not drawn\n", path.c_str());
-    return;
-  }
   const std::string commands = path + ".gnuplot";
   write_text(commands, script(path, rows));
+  if (!gnuplot_is_there()) {
+    std::fprintf(stderr,
+                 "shardloss: no gnuplot on this machine, %s is not drawn; elsewhere, gnuplot %s "
+                 "draws it\n",
+                 path.c_str(), commands.c_str());
+    return;
+  }
   const std::string call = "gnuplot \"$SHARDLOSS_GNUPLOT\"";
   setenv("SHARDLOSS_GNUPLOT", commands.c_str(), 1);
   if (std::system(call.c_str()) != 0)  // NOLINT(cert-env33-c)
