@@ -90,12 +90,12 @@ class Pass {
   }
 
   // Steps 6 to 8, and the next rows into what the chunk no longer needs. dX goes first, so that its
-  // reduction moves behind dW; but where rows are gathered, dW goes first and frees their place, so
-  // that the gather moves behind dX and the reduction behind the next logits.
+  // reduction moves behind dW; but where rows are still to be gathered, dW goes first and frees
+  // their place, so that the gather moves behind dX and the reduction behind the next logits.
   void gradients(const Chunk& chunk) {
     const bool hidden = call_.grad->hidden.given();
     const bool weight = call_.weight_gradients();
-    const bool weight_first = weight && gathers() && !chunk.last;
+    const bool weight_first = weight && gathers() && ahead_of(chunk) < chunks().size();
     if (weight_first) grad_weight(chunk, true);
     if (weight_first || !weight) gather_ahead(chunk);
     if (hidden) grad_hidden(chunk, !weight_first);
@@ -118,13 +118,18 @@ class Pass {
   }
 
   void gather_ahead(const Chunk& chunk) {
-    const std::size_t ahead = static_cast<std::size_t>(chunk.index) + slots();
-    if (ahead >= chunks().size()) return;
-    gather_rows(chunks()[ahead]);
+    if (ahead_of(chunk) >= chunks().size()) return;
+    gather_rows(chunks()[ahead_of(chunk)]);
     if (gathers()) backend_.give_way(call_.stream);
   }
 
-  // Step 1: the chunk's rows set out; they are awaited where they are used first.
+  // The chunk whose rows take the place of this one's.
+  std::size_t ahead_of(const Chunk& chunk) const {
+    return static_cast<std::size_t>(chunk.index) + slots();
+  }
+
+  // Step 1: the chunk's rows set out; they are awaited where they are used first. The large part
+  // goes first: it takes the head start that it was given, the small one may wait.
   void gather_rows(const Chunk& chunk) {
     step("pack", chunk.index);
     backend_.pack_rows(call_, chunk);
@@ -132,8 +137,8 @@ class Pass {
     const auto element = static_cast<std::int64_t>(size_of(call_.in->hidden.dtype()));
     const auto record =
         static_cast<std::int64_t>(map_.bytes(Buffer::row_inputs)) / plan_.chunk_rows;
-    rows_[at(chunk)] = {all_gather(Buffer::row_inputs, chunk, record),
-                        all_gather(Buffer::hidden_rows, chunk, element * call_.in->hidden.size(1))};
+    rows_[at(chunk)] = {all_gather(Buffer::hidden_rows, chunk, element * call_.in->hidden.size(1)),
+                        all_gather(Buffer::row_inputs, chunk, record)};
   }
 
   Ticket all_gather(Buffer name, const Chunk& chunk, std::int64_t row_bytes) {
@@ -143,6 +148,9 @@ class Pass {
 
   void arrive(const Chunk& chunk) {
     for (Ticket& ticket : rows_[at(chunk)]) wait(ticket);
+    // The second chunk's rows are on the wire behind the first's.
+    if (gathers() && chunk.index == 0 && std::min(chunks().size(), slots()) > 1)
+      backend_.give_way(call_.stream);
   }
 
   void logits_and_statistics(const Chunk& chunk) {
