@@ -4,6 +4,7 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 
 namespace shardloss::detail {
@@ -46,6 +47,10 @@ inline constexpr std::uint64_t given_up = 2;
 
 /// The chunk of the exchange at the end of a call.
 inline constexpr std::uint64_t closing = ~std::uint64_t{0};
+
+/// On a device, what the shares of blocks take at the beginning of Buffer::row_scratch; behind it
+/// lies the bias in the dtype of the logits.
+inline constexpr std::size_t shares_bytes = 65536;
 
 /// The names of the agreed words, for messages.
 inline constexpr std::array<const char*, agreed_words> agreed_names = {

@@ -8,7 +8,6 @@ namespace {
 
 constexpr std::size_t alignment = 256;
 constexpr std::size_t scalars_bytes = 4096;
-constexpr std::size_t shares_bytes = 65536;
 constexpr std::size_t cublas_bytes = std::size_t{32} << 20;
 constexpr std::int64_t cpu_tile = 1024;
 

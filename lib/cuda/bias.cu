@@ -1,8 +1,9 @@
-// The bias gradient of a chunk: sums[v] (+)= alpha sum_j dU[j, v], dU [C, columns].
+// The bias gradient of a chunk: sums[v] (+)= alpha sum_j dU[j, v], dU [C, columns]; from the column
+// sums that the kernel of dU left, or where it left none, from dU.
 //
-// Bytes: C columns elements read. A block takes 16 vectors of columns and all rows, 32 at a time;
-// each thread adds every 32nd row, then the 32 partial sums of a column are added in order: the
-// same bits in every run, and no partial results in memory.
+// Bytes, from dU: C columns elements read. A block takes 16 vectors of columns and all rows, 32 at
+// a time; each thread adds every 32nd row, then the 32 partial sums of a column are added in order:
+// the same bits in every run, and no partial results in memory.
 #include "device.cuh"
 
 namespace shardloss::detail::cuda {
@@ -73,7 +74,25 @@ __global__ void __launch_bounds__(vectors* row_lanes)
   out = first ? scale->alpha * sum : fmaf(scale->alpha, sum, out);
 }
 
+__global__ void __launch_bounds__(256)
+    shares_kernel(const float* shares, std::int64_t lines, std::int64_t columns,
+                  const ChunkScale* scale, bool first, float* sums) {
+  const std::int64_t column = static_cast<std::int64_t>(blockIdx.x) * 256 + threadIdx.x;
+  if (column >= columns) return;
+  float sum = 0.0f;
+#pragma unroll 8
+  for (std::int64_t line = 0; line < lines; ++line) sum += shares[line * columns + column];
+  sums[column] = first ? scale->alpha * sum : fmaf(scale->alpha, sum, sums[column]);
+}
+
 }  // namespace
+
+void add_column_shares(const float* shares, std::int64_t lines, std::int64_t columns,
+                       const ChunkScale* scale, bool first, float* sums, cudaStream_t stream) {
+  shares_kernel<<<blocks_for(columns, 256), 256, 0, stream>>>(shares, lines, columns, scale, first,
+                                                              sums);
+  SHARDLOSS_LAUNCHED("shares_kernel");
+}
 
 void sum_columns(const InputMatrix& dlogits, std::int64_t rows, std::int64_t columns,
                  const ChunkScale* scale, bool first, float* sums, cudaStream_t stream) {

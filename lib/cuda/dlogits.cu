@@ -3,14 +3,18 @@
 //   du_v = (p_v (A + G (z_v - M)) + B [v == y] + C_v) s (1 - (z_v / cap)^2)
 //   p_v = exp(z_v - M - log_sum)     C_v = C, C c_v or C c_v q'_v
 //
-// with A, G, B, C of the row, divided here by the chunk's power of two. Bytes: C columns elements
-// read and as many written. No element needs another, so a block takes a piece of a row, or of four
-// rows where they share class weights; each thread has its vectors in flight before it uses the
-// first. Rows whose coefficients are all 0 become exact zeros whatever their logits. A logit of
-// -inf has gradient 0. Padding up to a multiple of 8 columns becomes 0: products may touch it.
+// with A, G, B, C of the row, divided here by the chunk's power of two, and the sums of its
+// columns, which are the gradient of the bias. Bytes: C columns elements read and as many written.
+// No element needs another, so a block takes a piece of a row; or, where rows share class weights
+// or are summed, the same columns of many rows. Each thread has some vectors in flight before it
+// uses the first. Rows whose coefficients are all 0 become exact zeros whatever their logits. A
+// logit of -inf has gradient 0. Padding up to a multiple of 8 columns becomes 0: products may touch
+// it.
 //
 // Rows go backwards: the statistics read the last ones last, so those are still in the cache, and
 // the products that follow begin with the rows written last.
+#include <algorithm>
+
 #include "logits.cuh"
 
 namespace shardloss::detail::cuda {
@@ -21,12 +25,13 @@ constexpr int threads = 256;
 __device__ int padded(int columns) { return (columns + 7) / 8 * 8; }
 
 // A row's coefficients ready for use: scaled by s, and p_v = 2^(z log2 e - offset).
-struct RowTerms {
+struct alignas(16) RowTerms {
   float offset;
   float max;
   float a, g, b, c;
   int column;
   bool zero;
+  std::int64_t row;  // of the soft targets
 };
 
 // `scale`: s over the chunk's power of two.
@@ -46,7 +51,19 @@ __device__ RowTerms terms_of(const RowCoefficients<float>& row, float scale) {
   t.c = row.c * scale;
   t.column = static_cast<int>(row.column);
   t.zero = row.a == 0.0f && row.g == 0.0f && row.b == 0.0f && row.c == 0.0f;
+  t.row = row.row;
   return t;
+}
+
+// p_v (A + G (z_v - M)) + C_v. `guarded`: also where z_v - M is -inf or nearly.
+template <unsigned features, bool guarded>
+__device__ float smooth_part(float z, float w, const RowTerms& t) {
+  const float p = exp2_fast(fmaf(z, log2_e, -t.offset));
+  if constexpr ((features & (with_sums | with_soft)) == 0) return p * t.a;
+  const float distance = guarded ? fmaxf(z - t.max, lowest) : z - t.max;
+  const float c = (features & (with_classes | with_soft)) != 0 ? t.c * w : t.c;
+  const float du = fmaf(p, fmaf(t.g, distance, t.a), c);
+  return guarded && z == -infinity() ? 0.0f : du;
 }
 
 template <class T, unsigned features, int count>
@@ -57,98 +74,167 @@ __device__ void gradient(float (&u)[count], const float (&w)[count], const RowTe
     for (int i = 0; i < count; ++i) u[i] = 0.0f;
     return;
   }
+  float slope[count];
   float du[count];
+  cap_logits<T, (features & with_cap) != 0>(u, scale, slope);
+  float least = u[0];
 #pragma unroll
-  for (int i = 0; i < count; ++i) {
-    float slope;
-    const float z = logit<T, (features & with_cap) != 0>(u[i], scale, slope);
-    const float e = exp2_fast(fmaf(z, log2_e, -t.offset));
-    if constexpr ((features & (with_sums | with_soft)) != 0) {
-      const float c = (features & (with_classes | with_soft)) != 0 ? t.c * w[i] : t.c;
-      du[i] = fmaf(e, fmaf(t.g, fmaxf(z - t.max, lowest), t.a), c);
-      if (z == -infinity()) du[i] = 0.0f;
-    } else {
-      du[i] = e * t.a;
-    }
-    du[i] *= slope;
+  for (int i = 1; i < count; ++i) least = fminf(least, u[i]);
+  if ((features & (with_sums | with_soft)) != 0 && least < t.max + lowest) {  // seldom
+#pragma unroll
+    for (int i = 0; i < count; ++i) du[i] = slope[i] * smooth_part<features, true>(u[i], w[i], t);
+  } else {
+#pragma unroll
+    for (int i = 0; i < count; ++i) du[i] = slope[i] * smooth_part<features, false>(u[i], w[i], t);
   }
   // One thread of the row has the target among its columns.
   const unsigned target = static_cast<unsigned>(t.column - column);
   if (t.column >= 0 && target < count) {
 #pragma unroll
     for (int i = 0; i < count; ++i) {
-      float slope;
-      const float z = logit<T, (features & with_cap) != 0>(u[i], scale, slope);
-      if (i == target && z != -infinity()) du[i] = fmaf(t.b, slope, du[i]);
+      if (i == target && u[i] != -infinity()) du[i] = fmaf(t.b, slope[i], du[i]);
     }
   }
 #pragma unroll
   for (int i = 0; i < count; ++i) u[i] = du[i];
 }
 
-// `vectors` vectors, `threads` apart, of each row from the vector numbered `first`.
-template <class T, unsigned features, int row_count, int vectors>
+// The weights of `count` columns of a row from `column`, where the features have such: those of the
+// classes are the same for all rows.
+template <unsigned features, int count>
+__device__ void load_weights(const DlogitsArguments& d, std::int64_t soft_row, int column,
+                             float (&w)[count]) {
+  if constexpr ((features & with_classes) != 0) load_floats(d.on.class_weights + column, w);
+  if constexpr ((features & with_soft) != 0) load_soft(d.on, soft_row, column, w);
+}
+
+// One column at the end of a row, which no vector reaches, or of its padding. Returns the gradient.
+template <class T, unsigned features>
+__device__ float last_column(const DlogitsArguments& d, const LogitScale& scale, const RowTerms& t,
+                             std::int64_t row, int column) {
+  auto* out = static_cast<T*>(d.out.data) + row * d.out.row_stride + column;
+  if (column >= d.on.objective.columns) {
+    *out = T{};
+    return 0.0f;
+  }
+  const auto* in = static_cast<const T*>(d.on.logits.data) + row * d.on.logits.row_stride + column;
+  float u[1] = {to_float(*in)};
+  float w[1] = {};
+  load_weights<features>(d, t.row, column, w);
+  gradient<T, features>(u, w, t, scale, column);
+  *out = from_float<T>(u[0]);
+  return u[0];
+}
+
+// A piece of a row: `vectors` vectors, `threads` apart.
+template <class T, unsigned features, int vectors>
 __global__ void __launch_bounds__(threads)
-    dlogits_kernel(DlogitsArguments d, LogitScale scale, unsigned tiles) {
+    row_kernel(DlogitsArguments d, LogitScale scale, unsigned tiles) {
   constexpr int width = lanes<T>;
   const unsigned block = gridDim.x - 1 - blockIdx.x;
-  const std::int64_t first_row = static_cast<std::int64_t>(block / tiles) * row_count;
+  const std::int64_t row = block / tiles;
   const unsigned tile = block % tiles;
   const int columns = static_cast<int>(d.on.objective.columns);
   const unsigned whole = static_cast<unsigned>(columns / width);
   const unsigned first = tile * (threads * vectors) + threadIdx.x;
-  const auto* in = static_cast<const T*>(d.on.logits.data);
-  auto* out = static_cast<T*>(d.out.data);
+  const auto* in = static_cast<const T*>(d.on.logits.data) + row * d.on.logits.row_stride;
+  auto* out = static_cast<T*>(d.out.data) + row * d.out.row_stride;
 
-  uint4 raw[row_count][vectors];
+  uint4 raw[vectors];
 #pragma unroll
-  for (int r = 0; r < row_count; ++r)
+  for (int j = 0; j < vectors; ++j)
+    if (first + j * threads < whole) raw[j] = load16(in + (first + j * threads) * width);
+  const RowTerms t = terms_of(d.coefficients[row], scale.scale * d.scale->inverse);
 #pragma unroll
-    for (int j = 0; j < vectors; ++j) {
-      const unsigned v = first + j * threads;
-      if (first_row + r < d.on.rows && v < whole)
-        raw[r][j] = load16(in + (first_row + r) * d.on.logits.row_stride + v * width);
-    }
-
-  float w[vectors][width] = {};
-  if constexpr ((features & with_classes) != 0) {
-#pragma unroll
-    for (int j = 0; j < vectors; ++j)
-      if (first + j * threads < whole)
-        load_floats(d.on.class_weights + (first + j * threads) * width, w[j]);
+  for (int j = 0; j < vectors; ++j) {
+    const unsigned v = first + j * threads;
+    if (v >= whole) continue;
+    const int column = static_cast<int>(v * width);
+    float u[width];
+    float w[width] = {};
+    unpack<T>(raw[j], u);
+    load_weights<features>(d, t.row, column, w);
+    gradient<T, features>(u, w, t, scale, column);
+    store16(out + column, pack<T>(u));
   }
-  const float row_scale = scale.scale * d.scale->inverse;
+  const int tail = static_cast<int>(whole * width + threadIdx.x);
+  if (tile == tiles - 1 && tail < padded(columns))
+    (void)last_column<T, features>(d, scale, t, row, tail);
+}
+
+constexpr int rows_at_once = 64;
+
+// A vector of columns a thread, `span` rows: what rows share stays in registers, what columns share
+// in shared memory. Column sums of the rows go to d.scratch, a line of columns for each span.
+template <class T, unsigned features>
+__global__ void __launch_bounds__(threads, 3)
+    tile_kernel(DlogitsArguments d, LogitScale scale, unsigned tiles, std::int64_t span) {
+  constexpr int width = lanes<T>;
+  constexpr int in_flight = 4;
+  __shared__ RowTerms terms[rows_at_once];
+  const unsigned block = gridDim.x - 1 - blockIdx.x;
+  const unsigned tile = block % tiles;
+  const std::int64_t line = block / tiles;
+  const std::int64_t begin = line * span;
+  const std::int64_t end = min(begin + span, d.on.rows);
+  const int columns = static_cast<int>(d.on.objective.columns);
+  const unsigned whole = static_cast<unsigned>(columns / width);
+  const unsigned v = tile * threads + threadIdx.x;
+  const int column = static_cast<int>(v * width);
   const int tail = static_cast<int>(whole * width + threadIdx.x);
   const bool has_tail = tile == tiles - 1 && tail < padded(columns);
-#pragma unroll
-  for (int r = 0; r < row_count; ++r) {
-    const std::int64_t row = first_row + r;
-    if (row >= d.on.rows) break;
-    const RowTerms t = terms_of(d.coefficients[row], row_scale);
-    [[maybe_unused]] const std::int64_t soft_row = d.coefficients[row].row;
-#pragma unroll
-    for (int j = 0; j < vectors; ++j) {
-      const unsigned v = first + j * threads;
-      if (v >= whole) continue;
-      float u[width];
-      unpack<T>(raw[r][j], u);
-      const int column = static_cast<int>(v * width);
-      if constexpr ((features & with_soft) != 0) load_soft(d.on, soft_row, column, w[j]);
-      gradient<T, features>(u, w[j], t, scale, column);
-      store16(out + row * d.out.row_stride + column, pack<T>(u));
-    }
-    if (!has_tail) continue;
-    if (tail >= columns) {
-      out[row * d.out.row_stride + tail] = T{};
-      continue;
-    }
-    float u[1] = {to_float(in[row * d.on.logits.row_stride + tail])};
-    float one[1] = {};
-    if constexpr ((features & with_classes) != 0) one[0] = d.on.class_weights[tail];
-    if constexpr ((features & with_soft) != 0) load_soft(d.on, soft_row, tail, one);
-    gradient<T, features>(u, one, t, scale, tail);
-    out[row * d.out.row_stride + tail] = from_float<T>(u[0]);
+  const auto* const in = static_cast<const T*>(d.on.logits.data) + column;
+  auto* const out = static_cast<T*>(d.out.data) + column;
+
+  float w[width] = {};
+  if constexpr ((features & with_classes) != 0) {
+    if (v < whole) load_floats(d.on.class_weights + column, w);
   }
+  float sums[width] = {};
+  float tail_sum = 0.0f;
+  for (std::int64_t last = end; last > begin; last -= rows_at_once) {
+    const std::int64_t first = max(begin, last - rows_at_once);
+    const int count = static_cast<int>(last - first);
+    uint4 next[in_flight];  // of rows first + r, and those below
+    const auto load = [&](int r) {
+#pragma unroll
+      for (int k = 0; k < in_flight; ++k)
+        if (v < whole && k <= r) next[k] = load16(in + (first + r - k) * d.on.logits.row_stride);
+    };
+    load(count - 1);
+    __syncthreads();
+    if (threadIdx.x < count)
+      terms[threadIdx.x] =
+          terms_of(d.coefficients[first + threadIdx.x], scale.scale * d.scale->inverse);
+    __syncthreads();
+    for (int r = count - 1; v < whole && r >= 0; r -= in_flight) {
+      uint4 raw[in_flight];
+#pragma unroll
+      for (int k = 0; k < in_flight; ++k) raw[k] = next[k];
+      load(r - in_flight);
+#pragma unroll
+      for (int k = 0; k < in_flight; ++k) {
+        if (k > r) break;
+        const RowTerms& t = terms[r - k];
+        float u[width];
+        unpack<T>(raw[k], u);
+        if constexpr ((features & with_soft) != 0) load_soft(d.on, t.row, column, w);
+        gradient<T, features>(u, w, t, scale, column);
+        store16(out + (first + r - k) * d.out.row_stride, pack<T>(u));
+#pragma unroll
+        for (int i = 0; i < width; ++i) sums[i] += u[i];
+      }
+    }
+    for (int r = count - 1; has_tail && r >= 0; --r)
+      tail_sum += last_column<T, features>(d, scale, terms[r], first + r, tail);
+  }
+  if (d.scratch == nullptr) return;
+  float* const share = d.scratch + line * columns;
+  if (v < whole) {
+#pragma unroll
+    for (int i = 0; i < width; ++i) share[column + i] = sums[i];
+  }
+  if (has_tail && tail < columns) share[tail] = tail_sum;
 }
 
 // float32 logits, 16-bit gradients (accumulation accurate): a row's gradients go to the beginning
@@ -161,7 +247,6 @@ __global__ void __launch_bounds__(threads) narrow_kernel(DlogitsArguments d, Log
   const auto* in = static_cast<const float*>(d.on.logits.data) + row * d.on.logits.row_stride;
   auto* out = static_cast<Out*>(d.out.data) + row * d.out.row_stride;
   const RowTerms t = terms_of(d.coefficients[row], scale.scale * d.scale->inverse);
-  [[maybe_unused]] const std::int64_t soft_row = d.coefficients[row].row;
   const unsigned pieces = (static_cast<unsigned>(columns) + width - 1) / width;
   for (unsigned first = 0; first < pieces; first += threads) {
     const unsigned piece = first + threadIdx.x;
@@ -173,16 +258,12 @@ __global__ void __launch_bounds__(threads) narrow_kernel(DlogitsArguments d, Log
 #pragma unroll
       for (int k = 0; k < width / 4; ++k)  // not load_floats: this kernel writes what it reads
         unpack<float>(load16(in + column + 4 * k), reinterpret_cast<float(&)[4]>(u[4 * k]));
-      if constexpr ((features & with_classes) != 0) load_floats(d.on.class_weights + column, w);
-      if constexpr ((features & with_soft) != 0) load_soft(d.on, soft_row, column, w);
+      load_weights<features>(d, t.row, column, w);
     } else {
 #pragma unroll
       for (int i = 0; i < width; ++i) {
         float one[1] = {};
-        if (i < valid) {
-          if constexpr ((features & with_classes) != 0) one[0] = d.on.class_weights[column + i];
-          if constexpr ((features & with_soft) != 0) load_soft(d.on, soft_row, column + i, one);
-        }
+        if (i < valid) load_weights<features>(d, t.row, column + i, one);
         u[i] = i < valid ? in[column + i] : 0.0f;
         w[i] = one[0];
       }
@@ -197,14 +278,36 @@ __global__ void __launch_bounds__(threads) narrow_kernel(DlogitsArguments d, Log
   }
 }
 
-template <class T, unsigned features, int row_count, int vectors>
-void launch(const DlogitsArguments& d, cudaStream_t stream) {
+// How many lines of column sums a chunk leaves: enough blocks for a device, as far as they fit.
+std::int64_t lines_of(const DlogitsArguments& d) {
+  const std::int64_t wanted = (d.on.rows + rows_at_once - 1) / rows_at_once;
+  if (d.bias == nullptr) return wanted;
+  const auto fit =
+      static_cast<std::int64_t>(d.scratch_bytes / sizeof(float)) / d.on.objective.columns;
+  return std::min(wanted, fit);
+}
+
+template <class T, unsigned features>
+void launch_tiles(DlogitsArguments d, std::int64_t lines, cudaStream_t stream) {
+  const std::int64_t columns = d.on.objective.columns;
+  const unsigned tiles = blocks_for(columns / lanes<T>, threads);
+  const std::int64_t span = (d.on.rows + lines - 1) / lines;
+  lines = (d.on.rows + span - 1) / span;
+  if (d.bias == nullptr) d.scratch = nullptr;
+  tile_kernel<T, features><<<static_cast<unsigned>(lines * tiles), threads, 0, stream>>>(
+      d, scale_of(d.on.objective), tiles, span);
+  SHARDLOSS_LAUNCHED("tile_kernel");
+  if (d.bias != nullptr)
+    add_column_shares(d.scratch, lines, columns, d.scale, d.first, d.bias, stream);
+}
+
+template <class T, unsigned features, int vectors>
+void launch_rows(const DlogitsArguments& d, cudaStream_t stream) {
   const unsigned tiles = blocks_for(d.on.objective.columns / lanes<T>, threads * vectors);
-  const std::int64_t groups = (d.on.rows + row_count - 1) / row_count;
-  dlogits_kernel<T, features, row_count, vectors>
-      <<<static_cast<unsigned>(groups * tiles), threads, 0, stream>>>(d, scale_of(d.on.objective),
-                                                                      tiles);
-  SHARDLOSS_LAUNCHED("dlogits_kernel");
+  row_kernel<T, features, vectors>
+      <<<static_cast<unsigned>(d.on.rows * tiles), threads, 0, stream>>>(
+          d, scale_of(d.on.objective), tiles);
+  SHARDLOSS_LAUNCHED("row_kernel");
 }
 
 template <class Out, unsigned features>
@@ -214,27 +317,39 @@ void launch_narrow(const DlogitsArguments& d, cudaStream_t stream) {
   SHARDLOSS_LAUNCHED("narrow_kernel");
 }
 
-// Which kernel: the plainest that does what is asked for. T: of the gradients.
+// Which kernel, for features known; sums of columns by another one where it does not make them.
+template <class T, unsigned features>
+void launch(const DlogitsArguments& d, cudaStream_t stream) {
+  bool narrow = false;
+  if constexpr (!std::is_same_v<T, float>) narrow = d.on.logits.dtype == DType::float32;
+  const std::int64_t lines = lines_of(d);
+  const bool by_tiles = (features & with_classes) != 0 || d.bias != nullptr;
+  if (!narrow && by_tiles && lines > 0) return launch_tiles<T, features>(d, lines, stream);
+  if constexpr (!std::is_same_v<T, float>) {
+    if (narrow) launch_narrow<T, features>(d, stream);
+  }
+  if (!narrow) launch_rows<T, features, (features & with_soft) != 0 ? 2 : 4>(d, stream);
+  if (d.bias != nullptr)
+    sum_columns({d.out.data, d.out.dtype, d.out.row_stride}, d.on.rows, d.on.objective.columns,
+                d.scale, d.first, d.bias, stream);
+}
+
+// Which features: the fewest that do what is asked for. T: of the gradients.
 template <class T>
 void choose(const DlogitsArguments& d, cudaStream_t stream) {
-  const auto run = [&]<unsigned features, int row_count, int vectors>() {
-    with_or_without_cap<features>(d.on.objective,
-                                  [&]<unsigned all>(std::integral_constant<unsigned, all>) {
-                                    if constexpr (!std::is_same_v<T, float>) {
-                                      if (d.on.logits.dtype == DType::float32)
-                                        return launch_narrow<T, all>(d, stream);
-                                    }
-                                    launch<T, all, row_count, vectors>(d, stream);
-                                  });
+  const auto run = [&]<unsigned features>(std::integral_constant<unsigned, features>) {
+    with_or_without_cap<features>(
+        d.on.objective,
+        [&]<unsigned all>(std::integral_constant<unsigned, all>) { launch<T, all>(d, stream); });
   };
   if (d.on.soft_targets.data != nullptr)
-    run.template operator()<with_soft, 1, 2>();
+    run(std::integral_constant<unsigned, with_soft>{});
   else if (d.on.class_weights != nullptr)
-    run.template operator()<with_sums | with_classes, 4, 1>();
+    run(std::integral_constant<unsigned, with_sums | with_classes>{});
   else if (d.on.general)
-    run.template operator()<with_sums, 1, 4>();
+    run(std::integral_constant<unsigned, with_sums>{});
   else
-    run.template operator()<0, 1, 4>();
+    run(std::integral_constant<unsigned, 0>{});
 }
 
 }  // namespace

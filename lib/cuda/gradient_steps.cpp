@@ -5,17 +5,18 @@ namespace shardloss::detail::cuda {
 
 void CudaBackend::make_dlogits(const Call& call, const Chunk& chunk) const {
   const ProfileRange range("dlogits");
-  const cudaStream_t stream = stream_of(call.stream);
   DlogitsArguments d;
   d.on = logits_arguments(call, chunk, call.up->entropy.given());
   d.coefficients = in<RowCoefficients<float>>(call.workspace, Buffer::coefficients, chunk.slot);
   d.scale = &scalars(call.workspace)->scale[chunk.slot];
   d.out = dlogits_of(call, chunk);
-  dlogits(d, stream);
   if (call.grad->bias.given()) {
-    sum_columns(as_input(d.out), chunk.rows, plan_.shard.vocab, d.scale, chunk.index == 0,
-                in<float>(call.workspace, Buffer::grad_bias), stream);
+    d.bias = in<float>(call.workspace, Buffer::grad_bias);
+    d.first = chunk.index == 0;
+    d.scratch = in<float>(call.workspace, Buffer::gemm);  // no product runs meanwhile
+    d.scratch_bytes = map_.bytes(Buffer::gemm);
   }
+  dlogits(d, stream_of(call.stream));
 }
 
 void CudaBackend::grad_hidden(const Call& call, const Chunk& chunk, bool make) {

@@ -164,6 +164,10 @@ struct DlogitsArguments {
   /// [C, columns]: the logits in place, or another buffer. Of the dtype of the logits; or 16-bit
   /// for float32 ones, a row beginning where its logits do.
   OutputMatrix out;
+  float* bias = nullptr;  ///< [columns]: set to, or where not `first` increased by, the column sums
+  bool first = true;
+  float* scratch = nullptr;  ///< for them
+  std::size_t scratch_bytes = 0;
 };
 void dlogits(const DlogitsArguments& arguments, cudaStream_t stream);
 
@@ -203,6 +207,9 @@ void combine_rows(const CombineArguments& arguments, cudaStream_t stream);
 /// sums[v] (+)= scale.alpha * sum_j dlogits[j, v]; `first` chunk writes, others add.
 void sum_columns(const InputMatrix& dlogits, std::int64_t rows, std::int64_t columns,
                  const ChunkScale* scale, bool first, float* sums, cudaStream_t stream);
+/// The same from sums of some rows each: shares [lines, columns].
+void add_column_shares(const float* shares, std::int64_t lines, std::int64_t columns,
+                       const ChunkScale* scale, bool first, float* sums, cudaStream_t stream);
 
 // ---- store.cu
 

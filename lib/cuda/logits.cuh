@@ -22,43 +22,79 @@ inline constexpr float lowest = -1.0e4f;
 struct LogitScale {
   float scale;
   float cap;
-  float inverse_cap;
+  float inner;  // scale / cap
 };
 
 inline LogitScale scale_of(const Objective<float>& objective) {
-  return {objective.scale, objective.cap, objective.cap > 0 ? 1.0f / objective.cap : 0.0f};
+  return {objective.scale, objective.cap,
+          objective.cap > 0 ? objective.scale / objective.cap : 0.0f};
 }
 
-/// tanh within 1e-6 of its value: from one exponential, and near 0, where that cancels, from the
-/// odd series.
+/// Up to here tanh is a polynomial.
+inline constexpr float tanh_near_end = 0.9f;
+
+/// tanh within 4e-7 of its value where |x| < tanh_near_end: x + x^3 p(x^2), p the best of its
+/// degree there. No operation of the special function unit, of which an exponential takes one: it
+/// is what a capped row kernel would wait for.
+__device__ inline float tanh_near(float x) {
+  const float x2 = x * x;
+  float p = fmaf(x2, -3.7644985e-3f, 1.8174015e-2f);
+  p = fmaf(x2, p, -5.2630549e-2f);
+  p = fmaf(x2, p, 1.3311387e-1f);
+  p = fmaf(x2, p, -3.3332145e-1f);
+  return fmaf(x * x2, p, x);
+}
+
+/// tanh within 4e-7 of its value; from one exponential where it is far from 0.
 __device__ inline float tanh_fast(float x) {
   const float e = exp2_fast(2.0f * log2_e * x);
   const float far = fmaf(-2.0f, reciprocal_fast(e + 1.0f), 1.0f);
-  const float x2 = x * x;
-  float series = fmaf(x2, 62.0f / 2835.0f, -17.0f / 315.0f);
-  series = fmaf(x2, series, 2.0f / 15.0f);
-  series = fmaf(x2, series, -1.0f / 3.0f);
-  return fabsf(x) < 0.3f ? fmaf(x * x2, series, x) : far;
+  return fabsf(x) < tanh_near_end ? tanh_near(x) : far;
 }
 
-/// z of u, and in `slope` dz / d(scale u). T: what the logits are stored in; only float32 ones are
-/// worth the exact tanh.
+/// z of `count` logits u, in place, and in `slope` dz / d(scale u). T: what the logits are stored
+/// in; only float32 ones are worth the exact tanh.
+template <class T, bool capped, int count>
+__device__ inline void cap_logits(float (&u)[count], const LogitScale& s, float (&slope)[count]) {
+  if constexpr (!capped) {
+#pragma unroll
+    for (int i = 0; i < count; ++i) {
+      u[i] *= s.scale;
+      slope[i] = 1.0f;
+    }
+    return;
+  }
+  float largest = 0.0f;
+#pragma unroll
+  for (int i = 0; i < count; ++i) {
+    u[i] *= s.inner;
+    largest = fmaxf(largest, fabsf(u[i]));
+  }
+  if constexpr (std::is_same_v<T, float>) {
+#pragma unroll
+    for (int i = 0; i < count; ++i) u[i] = tanhf(u[i]);
+  } else if (largest < tanh_near_end) {  // nearly always, for all threads of a warp
+#pragma unroll
+    for (int i = 0; i < count; ++i) u[i] = tanh_near(u[i]);
+  } else {
+#pragma unroll
+    for (int i = 0; i < count; ++i) u[i] = tanh_fast(u[i]);
+  }
+#pragma unroll
+  for (int i = 0; i < count; ++i) {
+    slope[i] = fmaf(-u[i], u[i], 1.0f);
+    u[i] *= s.cap;
+  }
+}
+
+/// The same of one logit.
 template <class T, bool capped>
 __device__ inline float logit(float u, const LogitScale& s, float& slope) {
-  const float z = u * s.scale;
-  if constexpr (!capped) {
-    slope = 1.0f;
-    return z;
-  } else {
-    const float x = z * s.inverse_cap;
-    float tanh_x;
-    if constexpr (std::is_same_v<T, float>)
-      tanh_x = tanhf(x);
-    else
-      tanh_x = tanh_fast(x);
-    slope = fmaf(-tanh_x, tanh_x, 1.0f);
-    return s.cap * tanh_x;
-  }
+  float z[1] = {u};
+  float slopes[1];
+  cap_logits<T, capped>(z, s, slopes);
+  slope = slopes[0];
+  return z[0];
 }
 
 /// `count` floats from `from`; 16 bytes at a time where they are aligned.

@@ -6,6 +6,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "records.hpp"
+
 namespace shardloss::detail::cuda {
 
 /// A chunk's power of two: logit gradients are made times `inverse`, products multiply by `alpha`.
@@ -52,9 +54,7 @@ struct CombineShare {
   float magnitude;
 };
 
-/// The first part of Buffer::row_scratch holds the shares of blocks, one kernel after the other;
-/// behind it lies the bias in the dtype of the logits.
-inline constexpr std::size_t shares_bytes = 65536;
+/// In the first shares_bytes of Buffer::row_scratch, one kernel after the other.
 inline constexpr int most_scan_blocks = 128;
 inline constexpr int most_combine_blocks = 1024;
 inline constexpr std::int64_t most_split_statistics = 2048;  ///< RowStatistics of 32 bytes

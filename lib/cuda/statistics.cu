@@ -23,57 +23,65 @@ namespace {
 constexpr int threads = 256;
 constexpr int warps = threads / 32;
 
-// What a thread has seen of a row. Exponentials are relative to 2^offset, in units of log2.
+// M log2 e, rounded: never part of a fused operation, so that it is the same everywhere.
+__device__ float offset_of(float max) { return __fmul_rn(max, log2_e); }
+
+// What a thread has seen of a row. Exponentials are relative to 2^offset_of(max).
 struct RowState {
   float max = -infinity();
-  float offset = -infinity();
   float sum = 0.0f;
-  float centered = 0.0f;  // of z log2 e - offset
+  float centered = 0.0f;  // of z log2 e - offset_of(max)
   float weighted = 0.0f;
   float mass = 0.0f;
-  int column = INT_MAX;  // of the first maximum
+  int batch = INT_MAX;  // the first column of the batch with the first maximum
 };
 
-// Column of element i of a batch of vectors that lie `step` columns apart.
-template <int width>
-__device__ int column_of(int i, int column, int step) {
-  return column + (i / width) * step + i % width;
-}
-
-// Takes a batch in: `present` vectors of it are there, the others hold z = -inf and w = 0.
-template <unsigned features, int width, int count>
-__device__ void add(RowState& s, const float (&z)[count], const float (&w)[count], int column,
-                    int step, int present) {
-  float top = z[0];
-#pragma unroll
-  for (int i = 1; i < count; ++i) top = fmaxf(top, z[i]);
-  if constexpr ((features & with_argmax) != 0) {
-    if (top > s.max) {
-#pragma unroll
-      for (int i = count - 1; i >= 0; --i)
-        if (z[i] == top) s.column = column_of<width>(i, column, step);
-    }
-  }
-  s.max = fmaxf(s.max, top);
-  const float offset = s.max * log2_e;
-  const float from = s.max == -infinity() ? 0.0f : offset;
-  const float shift = s.offset - from;  // -inf as long as nothing above -inf has been seen
-  const float factor = exp2_fast(shift);
-  float sum = 0.0f;
-  float centered = 0.0f;
+// A batch's share of the sums. `guarded`: also where a z of -inf, whose exponential is 0, would
+// make a NaN of them.
+template <unsigned features, bool guarded, int count>
+__device__ void add_terms(const float (&z)[count], const float (&w)[count], float from, float& sum,
+                          float& centered, float& weighted) {
+  sum = centered = weighted = 0.0f;
 #pragma unroll
   for (int i = 0; i < count; ++i) {
     const float x = fmaf(z[i], log2_e, -from);
     const float e = exp2_fast(x);
     sum += e;
     if constexpr ((features & (with_sums | with_soft)) != 0)
-      centered = fmaf(e, fmaxf(x, lowest), centered);
-    if constexpr ((features & with_soft) != 0) s.mass += w[i];
-    if constexpr ((features & (with_soft | with_classes)) != 0) {
-      s.weighted = w[i] == 0.0f ? s.weighted : fmaf(w[i], z[i], s.weighted);  // z may be -inf
-    }
+      centered = fmaf(e, guarded ? fmaxf(x, lowest) : x, centered);
+    if constexpr ((features & (with_soft | with_classes)) != 0)
+      weighted = guarded && w[i] == 0.0f ? weighted : fmaf(w[i], z[i], weighted);
   }
-  if constexpr ((features & (with_soft | with_classes | with_sums)) == with_sums) {
+}
+
+// Takes a batch in: `present` vectors of it are there, the others hold z = -inf and w = 0.
+template <unsigned features, int width, int count>
+__device__ void add(RowState& s, const float (&z)[count], const float (&w)[count], int column,
+                    int present) {
+  constexpr bool sums = (features & (with_sums | with_soft)) != 0;
+  constexpr bool weights = (features & (with_soft | with_classes)) != 0;
+  // Guards take an operation or two of each element. A small batch can be looked at again.
+  constexpr bool twice = weights && count == width;
+  float top = z[0];
+#pragma unroll
+  for (int i = 1; i < count; ++i) top = fmaxf(top, z[i]);
+  if constexpr ((features & with_argmax) != 0) s.batch = top > s.max ? column : s.batch;
+  const float before = offset_of(s.max);
+  s.max = fmaxf(s.max, top);
+  const float from = s.max == -infinity() ? 0.0f : offset_of(s.max);
+  const float shift = before - from;  // -inf as long as nothing above -inf has been seen
+  const float factor = exp2_fast(shift);
+  float sum, centered, weighted;
+  add_terms<features, !twice>(z, w, from, sum, centered, weighted);
+  if constexpr (twice) {
+    if (isnan(centered + weighted)) add_terms<features, true>(z, w, from, sum, centered, weighted);
+  }
+  if constexpr ((features & with_soft) != 0) {
+#pragma unroll
+    for (int i = 0; i < count; ++i) s.mass += w[i];
+  }
+  if constexpr (weights) s.weighted += weighted;
+  if constexpr (sums && !weights) {
 #pragma unroll
     for (int j = 0; j < count / width; ++j) {
       float part = 0.0f;
@@ -82,10 +90,9 @@ __device__ void add(RowState& s, const float (&z)[count], const float (&w)[count
       s.weighted += j < present ? part : 0.0f;
     }
   }
-  if constexpr ((features & (with_sums | with_soft)) != 0)
+  if constexpr (sums)
     s.centered = fmaf(factor, fmaf(s.sum, fmaxf(shift, lowest), s.centered), centered);
   s.sum = fmaf(s.sum, factor, sum);
-  s.offset = offset;
 }
 
 // The rows of a block, by pointers that stay inside the chunk.
@@ -103,22 +110,13 @@ __device__ void add_vectors(RowState (&state)[row_count], const Rows<T, row_coun
                             int present) {
   constexpr int count = width * vectors;
   constexpr int step = width * threads;
-  float u[row_count][count];
-  if constexpr (width == 1) {
-#pragma unroll
-    for (int r = 0; r < row_count; ++r) u[r][0] = to_float(rows.logits[r][column]);
-  } else {
-    uint4 raw[row_count][vectors] = {};
+  uint4 raw[row_count][vectors] = {};
+  if constexpr (width > 1) {
 #pragma unroll
     for (int r = 0; r < row_count; ++r)
 #pragma unroll
       for (int j = 0; j < vectors; ++j)
         if (j < present) raw[r][j] = load16(rows.logits[r] + column + j * step);
-#pragma unroll
-    for (int r = 0; r < row_count; ++r)
-#pragma unroll
-      for (int j = 0; j < vectors; ++j)
-        unpack<T>(raw[r][j], reinterpret_cast<float(&)[width]>(u[r][j * width]));
   }
   float w[count] = {};
   if constexpr ((features & with_classes) != 0) {
@@ -130,21 +128,46 @@ __device__ void add_vectors(RowState (&state)[row_count], const Rows<T, row_coun
   }
 #pragma unroll
   for (int r = 0; r < row_count; ++r) {
-    if constexpr ((features & with_soft) != 0) {
+    float z[count];
 #pragma unroll
-      for (int j = 0; j < vectors; ++j)
+    for (int j = 0; j < vectors; ++j) {
+      auto& part = reinterpret_cast<float(&)[width]>(z[j * width]);
+      if constexpr (width == 1)
+        part[0] = to_float(rows.logits[r][column]);
+      else
+        unpack<T>(raw[r][j], part);
+      if constexpr ((features & with_soft) != 0) {
         if (j < present)
           load_soft(on, rows.soft[r], column + j * step,
                     reinterpret_cast<float(&)[width]>(w[j * width]));
-    }
-    float slope;
+      }
+      float slope[width];
+      cap_logits<T, (features & with_cap) != 0>(part, scale, slope);
 #pragma unroll
-    for (int i = 0; i < count; ++i) {
-      u[r][i] = logit<T, (features & with_cap) != 0>(u[r][i], scale, slope);
-      if (i / width >= present) u[r][i] = -infinity();
+      for (int i = 0; i < width; ++i)
+        if (j >= present) part[i] = -infinity();
     }
-    add<features, width>(state[r], u[r], w, column, step, present);
+    add<features, width>(state[r], z, w, column, present);
   }
+}
+
+// The first column of a thread's batch whose logit is `max`: one of them is. Batches keep only
+// where they begin: most maxima are soon outdone.
+template <class T, unsigned features, int vectors>
+__device__ int column_of(float max, int batch, const T* logits, int columns,
+                         const LogitScale& scale) {
+  constexpr int width = lanes<T>;
+  const int whole = columns / width * width;
+  const int last = batch < whole ? whole : columns;
+  const int size = batch < whole ? width : 1;
+  for (int j = 0; j < vectors; ++j) {
+    const int first = batch + j * threads * size;
+    for (int i = first; i < min(first + size, last); ++i) {
+      float slope;
+      if (logit<T, (features & with_cap) != 0>(to_float(logits[i]), scale, slope) == max) return i;
+    }
+  }
+  return INT_MAX;
 }
 
 struct BlockScratch {
@@ -153,9 +176,10 @@ struct BlockScratch {
   int column[warps];
 };
 
-// The states of a block's threads into one, in thread 0; relative to the exact maximum.
-template <unsigned features>
-__device__ RowState merge_block(RowState s, BlockScratch& shared) {
+// The states of a block's threads into one, in thread 0; relative to the exact maximum. Its batch
+// is find(max, batch) of the threads that have the maximum: the first column of it.
+template <unsigned features, class Find>
+__device__ RowState merge_block(RowState s, BlockScratch& shared, Find&& find) {
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const bool leader = threadIdx.x % 32 == 0;
   const float own_max = warp_max(s.max);
@@ -164,7 +188,7 @@ __device__ RowState merge_block(RowState s, BlockScratch& shared) {
   float max = shared.max[0];
   for (int i = 1; i < warps; ++i) max = fmaxf(max, shared.max[i]);
 
-  const float rounding = s.max == -infinity() ? 0.0f : fmaf(s.max, log2_e, -s.offset);
+  const float rounding = s.max == -infinity() ? 0.0f : fmaf(s.max, log2_e, -offset_of(s.max));
   const float shift = s.max == max ? 0.0f : (s.max - max) * log2_e;
   const float factor = exp2_fast(shift - rounding);
   constexpr bool sums = (features & (with_sums | with_soft)) != 0;
@@ -179,7 +203,8 @@ __device__ RowState merge_block(RowState s, BlockScratch& shared) {
     if (leader) shared.sums[k][warp] = sum;
   }
   if constexpr ((features & with_argmax) != 0) {
-    const int column = __reduce_min_sync(~0u, s.max == max ? s.column : INT_MAX);
+    const bool has_max = s.max == max && s.batch != INT_MAX;
+    const int column = __reduce_min_sync(~0u, has_max ? find(max, s.batch) : INT_MAX);
     if (leader) shared.column[warp] = column;
   }
   __syncthreads();
@@ -191,15 +216,15 @@ __device__ RowState merge_block(RowState s, BlockScratch& shared) {
       for (int i = 0; i < warps; ++i) *values[k] += shared.sums[k][i];
     }
     if constexpr ((features & with_argmax) != 0) {
-      s.column = INT_MAX;
-      for (int i = 0; i < warps; ++i) s.column = min(s.column, shared.column[i]);
+      s.batch = INT_MAX;
+      for (int i = 0; i < warps; ++i) s.batch = min(s.batch, shared.column[i]);
     }
   }
   __syncthreads();
   return s;
 }
 
-// Thread 0 writes what it knows. `begin`: the first column that the block looked at.
+// Thread 0 writes what the block knows. `begin`: the first column that the block looked at.
 template <class T, unsigned features>
 __device__ void write_row(const StatisticsArguments& a, const LogitScale& scale, const RowState& s,
                           std::int64_t row, const T* logits, int begin, bool owns_target,
@@ -213,7 +238,7 @@ __device__ void write_row(const StatisticsArguments& a, const LogitScale& scale,
   result.target_mass = s.mass;
   result.argmax = -1;
   if (a.argmax && begin < o.columns)
-    result.argmax = o.first + (s.column == INT_MAX ? begin : s.column);
+    result.argmax = o.first + (s.batch == INT_MAX ? begin : s.batch);
   if constexpr ((features & with_soft) == 0) {
     const std::int64_t column = a.inputs[row].target - o.first;
     float slope;
@@ -225,7 +250,7 @@ __device__ void write_row(const StatisticsArguments& a, const LogitScale& scale,
 }
 
 template <class T, unsigned features, int row_count, int vectors>
-__global__ void __launch_bounds__(threads, row_count == 1 ? 4 : 2)
+__global__ void __launch_bounds__(threads, row_count == 1 ? 4 : 3)
     statistics_kernel(StatisticsArguments a, LogitScale scale, int splits) {
   constexpr int width = lanes<T>;
   __shared__ BlockScratch shared;
@@ -262,7 +287,9 @@ __global__ void __launch_bounds__(threads, row_count == 1 ? 4 : 2)
 
 #pragma unroll
   for (int r = 0; r < row_count; ++r) {
-    const RowState merged = merge_block<features>(state[r], shared);
+    const RowState merged = merge_block<features>(state[r], shared, [&](float max, int batch) {
+      return column_of<T, features, vectors>(max, batch, rows.logits[r], columns, scale);
+    });
     const std::int64_t row = first_row + r;
     if (threadIdx.x != 0 || row >= a.on.rows) continue;
     RowStatistics<float>& out = splits == 1 ? a.out[row] : a.partials[row * splits + split];
