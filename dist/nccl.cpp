@@ -2,6 +2,7 @@
 #include "shardloss/nccl.hpp"
 
 #include <algorithm>
+#include <cstdlib>
 #include <string>
 #include <vector>
 
@@ -21,11 +22,18 @@ using std::chrono::milliseconds;
 // Blocks of a collective sit on their multiprocessors while it waits for a rank that is behind, and
 // the product beside it waits for these. So it gets few, but enough to be over before the product
 // is: the wire's share of a chunk grows with the ranks. On two H200s a pass took 1.5 % less with 4
-// than with NCCL's 24. The variable NCCL_MAX_CTAS overrules this.
+// than with NCCL's 24.
+int blocks_of(int ranks) {
+  const char* const chosen =
+      std::getenv("NCCL_MAX_CTAS");  // NCCL heeds it before the configuration
+  const long most = chosen == nullptr ? 0 : std::strtol(chosen, nullptr, 10);
+  return most > 0 && most <= 64 ? static_cast<int>(most) : std::clamp(ranks, 4, 16);
+}
+
 ncclConfig_t configuration(int ranks) {
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 1;
-  config.maxCTAs = std::clamp(ranks, 4, 16);
+  config.maxCTAs = blocks_of(ranks);
   return config;
 }
 
@@ -45,13 +53,15 @@ void require_deadline(milliseconds deadline) {
                                                std::to_string(longest_deadline.count()));
 }
 
+// A communicator of ours is owned; a borrowed one has blocks that nobody can ask it for.
 Communicator wrap(ncclComm_t comm, int device, bool owned, bool may_abort, milliseconds deadline) {
   const auto handle = std::make_shared<NcclHandle>(comm, device, owned, may_abort);
   int rank = 0;
   int size = 0;
   require(ncclCommUserRank(comm, &rank), "ncclCommUserRank");
   require(ncclCommCount(comm, &size), "ncclCommCount");
-  return Communicator(std::make_shared<NcclTransport>(handle, rank, size, deadline));
+  return Communicator(
+      std::make_shared<NcclTransport>(handle, rank, size, owned ? blocks_of(size) : 0, deadline));
 }
 
 // What a rank wants of a split. Nobody throws for its own arguments before all have arrived.

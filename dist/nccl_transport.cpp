@@ -59,9 +59,9 @@ ncclResult_t grouped(std::span<const std::int64_t> parts, F&& each) {
 
 }  // namespace
 
-NcclTransport::NcclTransport(std::shared_ptr<NcclHandle> handle, int rank, int size,
+NcclTransport::NcclTransport(std::shared_ptr<NcclHandle> handle, int rank, int size, int blocks,
                              std::chrono::milliseconds deadline)
-    : Transport(rank, size, deadline), handle_(std::move(handle)) {
+    : Transport(rank, size, deadline), handle_(std::move(handle)), blocks_(blocks) {
   const DeviceGuard guard(handle_->device());
   try {
     int lowest = 0;

@@ -23,12 +23,15 @@ namespace shardloss::detail {
 /// (NCCL 2.28). What blocks is left through the watchdog's abort.
 class NcclTransport final : public Transport, private Watched {
  public:
-  NcclTransport(std::shared_ptr<NcclHandle> handle, int rank, int size,
+  /// `blocks`: of the communicator's collectives, each on a multiprocessor of its own; 0: not
+  /// known.
+  NcclTransport(std::shared_ptr<NcclHandle> handle, int rank, int size, int blocks,
                 std::chrono::milliseconds deadline);
   ~NcclTransport() override;
 
   bool serves(DeviceKind device) const noexcept override { return device == DeviceKind::cuda; }
   std::string_view kind() const noexcept override { return "nccl"; }
+  int multiprocessors() const noexcept override { return blocks_; }
 
   void exchange_host(const void* mine, void* all, std::size_t bytes) override;
   Ticket all_gather(void* data, std::span<const std::int64_t> bytes, Stream compute) override;
@@ -61,6 +64,7 @@ class NcclTransport final : public Transport, private Watched {
   void free_resources() noexcept;
 
   std::shared_ptr<NcclHandle> handle_;
+  int blocks_;
   cudaStream_t stream_ = nullptr;
   cudaEvent_t ready_ = nullptr;
   std::array<cudaEvent_t, event_count> done_{};

@@ -15,6 +15,7 @@ class ForwardingTransport : public Transport {
 
   bool serves(DeviceKind device) const noexcept override { return to().serves(device); }
   std::string_view kind() const noexcept override { return to().kind(); }
+  int multiprocessors() const noexcept override { return to().multiprocessors(); }
   void exchange_host(const void* mine, void* all, std::size_t bytes) override {
     to().exchange_host(mine, all, bytes);
   }

@@ -12,7 +12,7 @@ namespace shardloss::detail::cuda {
 namespace {
 
 constexpr int turns = 3;
-constexpr std::size_t most_in_bursts = 4;  // beside way 0
+constexpr std::size_t most_in_bursts = 4;  // way 0 always is, beside or among them
 constexpr float far_behind = 1.25f;
 constexpr int bursts = 3;
 constexpr float burst_ms = 60;
@@ -49,6 +49,7 @@ class Contest {
       }
     }
     std::vector<float> medians;
+    medians.reserve(count);
     for (const auto& of_one : times) medians.push_back(median(of_one));
     return medians;
   }

@@ -100,6 +100,7 @@ class CudaBackend final : public Backend {
 
   std::set<std::int64_t> other_chunk_rows(const Plan& plan) const;
   // Shapes of the products for chunks of `rows` rows, dense and aligned.
+  int products_multiprocessors() const;
   GemmShape shape_of(Product product, std::int64_t rows) const;
 
   void report_disagreement(bool running);

@@ -111,6 +111,8 @@ struct Gemms::Prepared {
     set(description, CUBLASLT_MATMUL_DESC_TRANSB, weight ? CUBLAS_OP_T : CUBLAS_OP_N);
     set(description, CUBLASLT_MATMUL_DESC_POINTER_MODE,
         shape.scaled ? CUBLASLT_POINTER_MODE_DEVICE : CUBLASLT_POINTER_MODE_HOST);
+    if (shape.multiprocessors > 0)
+      set(description, CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET, shape.multiprocessors);
     if (shape.bias) {
       set(description, CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
       set(description, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, type_of(shape.output));
@@ -199,6 +201,7 @@ std::string Gemms::key_of(const GemmShape& s) const {
          product_names[static_cast<int>(s.product)] + ", m n k" + text(s.m, s.n, s.k) + ", ld" +
          text(s.lda, s.ldb, s.ldd) + ", " + std::string(name(s.input)) + " to " +
          std::string(name(s.output)) + (s.bias ? " with bias" : "") + (s.scaled ? " scaled" : "") +
+         (s.multiprocessors > 0 ? ", multiprocessors" + text(s.multiprocessors) : "") +
          ", aligned" + text(s.align_a, s.align_b, s.align_d) + ", workspace" +
          text(workspace_bytes_) + ", in bursts";
 }

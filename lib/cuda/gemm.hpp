@@ -35,10 +35,11 @@ struct GemmShape {
   std::int64_t lda = 0, ldb = 0, ldd = 0;
   DType input = DType::float32;
   DType output = DType::float32;
-  bool bias = false;    ///< logits: [V] of the output's dtype, 16-byte aligned
-  bool scaled = false;  ///< alpha lies on the device; otherwise it is 1
+  bool bias = false;        ///< logits: [V] of the output's dtype, 16-byte aligned
+  bool scaled = false;      ///< alpha lies on the device; otherwise it is 1
+  int multiprocessors = 0;  ///< that it may count on; 0: all
   int align_a = most_alignment, align_b = most_alignment, align_d = most_alignment;
-  auto operator<=>(const GemmShape&) const = default;
+  auto operator<=>(const GemmShape&) const = default;  // NOLINT(modernize-use-nullptr)
 };
 
 /// Where a product finds what it multiplies, and whether it adds to d. Scalars that the host knows

@@ -144,6 +144,7 @@ void CudaBackend::agree(const Call& call, int slot, bool sum_denominators) {
 }
 
 void CudaBackend::give_way(Stream stream) {
+  const ProfileRange range("give_way");
   const DeviceGuard guard(device_.index);
   cuda::give_way(stream_of(stream));
 }
@@ -160,6 +161,7 @@ void CudaBackend::close(std::byte* workspace, Stream stream) {
 }
 
 void CudaBackend::agree_closed(std::byte* workspace, Stream stream) {
+  const ProfileRange range("close");
   const DeviceGuard guard(device_.index);
   AgreeArguments a = agree_arguments(workspace, 0);
   a.segment_bytes = sizeof(CallHeader);
