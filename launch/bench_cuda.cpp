@@ -65,10 +65,10 @@ Json versions() {
   return {{"driver", driver}, {"runtime", runtime}, {"cublaslt", cublasLtGetVersion()}};
 }
 
-std::size_t free_device_bytes() {
+std::int64_t free_device_bytes() {
   std::size_t free = 0, total = 0;
   check_cuda(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
-  return free;
+  return static_cast<std::int64_t>(free);
 }
 
 FloorShape floor_shape(const Share& share, const Plan& plan) {
@@ -105,7 +105,7 @@ struct Contestants {
 GpuTimes measure(World& world, const Options& options, const Communicator& group, Contestants who) {
   const Communicator& host = world.host();
   Stopwatch watch(host, group, who.floor);
-  auto* stream = static_cast<cudaStream_t>(who.job.stream().handle);
+  const cudaStream_t stream = who.floor.stream();
   GpuTimes out;
   Progress progress("bench", options.warmup + options.iterations, world.rank() == 0);
   for (std::int64_t i = -options.warmup; i < options.iterations; ++i) {
@@ -212,10 +212,10 @@ std::unique_ptr<GpuFloor> make_whole(FloorShape shape, const void* x, const void
                                      cudaStream_t stream) {
   if (shape.chunk_rows >= shape.rows) return nullptr;
   shape.chunk_rows = shape.rows;
-  const std::size_t needs =
-      static_cast<std::size_t>(shape.rows * shape.vocab) * size_of(shape.logits) +
-      static_cast<std::size_t>(shape.vocab * shape.hidden) * 4;
-  if (needs + (std::size_t{4} << 30) > free_device_bytes()) return nullptr;
+  const std::int64_t needs =
+      shape.rows * shape.vocab * static_cast<std::int64_t>(size_of(shape.logits)) +
+      shape.vocab * shape.hidden * 4;
+  if (needs + (std::int64_t{4} << 30) > free_device_bytes()) return nullptr;
   return std::make_unique<GpuFloor>(shape, x, w, stream);
 }
 
@@ -228,31 +228,37 @@ Json bench_cuda(World& world, const Options& options) {
   const BenchData data = make_bench_data(world, options);
   const Communicator group = world.group(device, options.deadline);
 
-  const std::size_t before = free_device_bytes();
-  const Loss loss(data.share.problem, group, device);
-  const std::size_t constructed = free_device_bytes();
-  Job job(loss, data.share, options.way, options.outputs);
-  (void)job.run();
-  const std::size_t ready = free_device_bytes();
-  (void)job.run();
-  const std::size_t after = free_device_bytes();
-  const double error = check_sample(world, data, loss, job);
-
-  auto* stream = static_cast<cudaStream_t>(job.stream().handle);
+  // What cublasLt, NCCL and the driver load for themselves is there before the loss is counted.
   Staging operands(device);
   const ConstTensor x = operands.in(data.share.hidden), w = operands.in(data.share.weight);
   operands.synchronize();
-  const FloorShape shape = floor_shape(data.share, loss.plan());
-  GpuFloor floor(shape, x.data(), w.data(), stream);
-  const auto whole = make_whole(shape, x.data(), w.data(), stream);
-  Copy copy;
+  const Plan plan = make_plan(data.share.problem, world.size(), world.rank(), DeviceKind::cuda);
+  const FloorShape shape = floor_shape(data.share, plan);
+  const DeviceStream stream;
+  GpuFloor floor(shape, x.data(), w.data(), stream.get());
   std::unique_ptr<CollectivesAlone> collectives;
-  std::unique_ptr<Solo> solo;
   if (world.size() > 1) {
-    collectives = std::make_unique<CollectivesAlone>(group, loss.plan());
-    if (data.share.problem.layout == Layout::replicated && !data.share.problem.class_weights)
-      solo = std::make_unique<Solo>(data.share, loss.plan(), options, device);
+    collectives = std::make_unique<CollectivesAlone>(group, plan);
+    collectives->run(stream.get());
   }
+  check_cuda(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+
+  const std::int64_t before = free_device_bytes();
+  const Loss loss(data.share.problem, group, device);
+  const std::int64_t constructed = free_device_bytes();
+  Job job(loss, data.share, options.way, options.outputs);
+  (void)job.run();
+  const std::int64_t ready = free_device_bytes();
+  (void)job.run();
+  const std::int64_t after = free_device_bytes();
+  const double error = check_sample(world, data, loss, job);
+
+  const auto whole = make_whole(shape, x.data(), w.data(), stream.get());
+  Copy copy;
+  std::unique_ptr<Solo> solo;
+  if (world.size() > 1 && data.share.problem.layout == Layout::replicated &&
+      !data.share.problem.class_weights)
+    solo = std::make_unique<Solo>(data.share, loss.plan(), options, device);
   Variants variants(world, options, group, device);
   const GpuTimes times = measure(
       world, options, group,
@@ -262,8 +268,7 @@ Json bench_cuda(World& world, const Options& options) {
   row["versions"] = versions();
   row["memory"] = {{"workspace_bytes", loss.plan().workspace_bytes},
                    {"device_bytes", before - constructed},
-                   {"device_bytes_in_passes",
-                    static_cast<std::int64_t>(ready) - static_cast<std::int64_t>(after)}};
+                   {"device_bytes_in_passes", ready - after}};
   row["variants"] = variants.rows(times.pass);
   row["options"] = to_json(loss.problem());
   row["plan"] = to_json(loss.plan());
