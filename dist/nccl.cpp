@@ -24,10 +24,10 @@ using std::chrono::milliseconds;
 // is: the wire's share of a chunk grows with the ranks. On two H200s a pass took 1.5 % less with 4
 // than with NCCL's 24.
 int blocks_of(int ranks) {
-  const char* const chosen =
-      std::getenv("NCCL_MAX_CTAS");  // NCCL heeds it before the configuration
-  const long most = chosen == nullptr ? 0 : std::strtol(chosen, nullptr, 10);
-  return most > 0 && most <= 64 ? static_cast<int>(most) : std::clamp(ranks, 4, 16);
+  // What NCCL heeds before the configuration.
+  const char* const chosen = std::getenv("NCCL_MAX_CTAS");
+  const long most = chosen == nullptr ? 0 : std::strtol(chosen, nullptr, 0);
+  return most > 0 ? static_cast<int>(std::min(most, 64L)) : std::clamp(ranks, 4, 16);
 }
 
 ncclConfig_t configuration(int ranks) {
@@ -53,15 +53,16 @@ void require_deadline(milliseconds deadline) {
                                                std::to_string(longest_deadline.count()));
 }
 
-// A communicator of ours is owned; a borrowed one has blocks that nobody can ask it for.
+// Nobody can ask a borrowed communicator how many blocks it has. More than 16 may be allowed, but
+// are hardly taken.
 Communicator wrap(ncclComm_t comm, int device, bool owned, bool may_abort, milliseconds deadline) {
   const auto handle = std::make_shared<NcclHandle>(comm, device, owned, may_abort);
   int rank = 0;
   int size = 0;
   require(ncclCommUserRank(comm, &rank), "ncclCommUserRank");
   require(ncclCommCount(comm, &size), "ncclCommCount");
-  return Communicator(
-      std::make_shared<NcclTransport>(handle, rank, size, owned ? blocks_of(size) : 0, deadline));
+  return Communicator(std::make_shared<NcclTransport>(
+      handle, rank, size, owned ? std::min(blocks_of(size), 16) : 0, deadline));
 }
 
 // What a rank wants of a split. Nobody throws for its own arguments before all have arrived.

@@ -4,7 +4,6 @@
 #include <array>
 #include <cmath>
 #include <functional>
-#include <limits>
 
 #include "shardloss/error.hpp"
 
@@ -112,47 +111,55 @@ int LtProduct::tune(const void* a, const void* b, void* d, float beta,
 
   struct Candidate {
     std::size_t number;
-    float quick;
-    std::vector<float> bursts;
+    std::vector<float> times;
+    float median() const {
+      std::vector<float> sorted = times;
+      std::sort(sorted.begin(), sorted.end());
+      return sorted[sorted.size() / 2];
+    }
   };
-  const auto use = [&](std::size_t number) {
-    algorithm_ = found.at(number).algo;
-    return [&] { run(a, b, d, beta, workspace, stream); };
+  const auto time = [&](const Candidate& one, int before, int times) {
+    algorithm_ = found.at(one.number).algo;
+    return time_of([&] { run(a, b, d, beta, workspace, stream); }, before, times, stream);
   };
   std::vector<Candidate> ran;
   for (std::size_t number = 0; number < static_cast<std::size_t>(count); ++number) {
     if (found.at(number).state != CUBLAS_STATUS_SUCCESS) continue;
     try {
-      ran.push_back({number, time_of(use(number), 1, 3, stream), {}});
-    } catch (const Error&) {  // this one does not run here
+      Candidate one{number, {}};
+      (void)time(one, 0, 1);
+      ran.push_back(one);
+    } catch (const Error&) {
+      (void)cudaGetLastError();  // this one does not run here
     }
   }
   if (ran.empty())
     throw Error(ErrorCode::device, "none of cublasLt's " + std::to_string(count) +
                                        " algorithms for a product of the floor runs");
   const int tried = static_cast<int>(ran.size());
-  std::stable_sort(ran.begin(), ran.end(),
-                   [](const Candidate& l, const Candidate& r) { return l.quick < r.quick; });
+  for (int turn = 0; turn < rounds; ++turn)
+    for (Candidate& one : ran) one.times.push_back(time(one, 1, 1));
+  // cublasLt's first goes on whatever it took.
+  std::stable_sort(ran.begin() + 1, ran.end(),
+                   [](const Candidate& l, const Candidate& r) { return l.median() < r.median(); });
   ran.resize(std::min<std::size_t>(ran.size(), finalists));
+  std::vector<float> quick;
+  for (const Candidate& one : ran) quick.push_back(std::max(one.median(), 1e-3f));
+  for (Candidate& one : ran) one.times.clear();
   for (int round = 0; round < rounds; ++round) {
-    for (Candidate& one : ran) {
+    for (std::size_t i = 0; i < ran.size(); ++i) {
       const auto times = [&](float ms) {
-        return std::max(1, static_cast<int>(std::ceil(ms / std::max(one.quick, 1e-3f))));
+        return std::max(1, static_cast<int>(std::ceil(ms / quick[i])));
       };
-      one.bursts.push_back(
-          time_of(use(one.number), times(settling_ms), times(burst_ms - settling_ms), stream));
+      ran[i].times.push_back(time(ran[i], times(settling_ms), times(burst_ms - settling_ms)));
     }
   }
-  const auto steady = [](Candidate& one) {
-    std::sort(one.bursts.begin(), one.bursts.end());
-    return one.bursts[one.bursts.size() / 2];
-  };
-  Candidate* best = &ran.front();
-  for (Candidate& one : ran)
-    if (steady(one) < steady(*best)) best = &one;
-  use(best->number);
+  const auto best = std::min_element(
+      ran.begin(), ran.end(),
+      [](const Candidate& l, const Candidate& r) { return l.median() < r.median(); });
+  algorithm_ = found.at(best->number).algo;
   choice_ = "number " + std::to_string(best->number + 1) + " of " + std::to_string(count) + ", " +
-            std::to_string(steady(*best)) + " ms";
+            std::to_string(best->median()) + " ms";
   return tried;
 }
 
@@ -185,6 +192,8 @@ GpuFloor::GpuFloor(const FloorShape& shape, const void* hidden, const void* weig
   grad_hidden_ = DeviceMemory(bytes(shape.rows * shape.hidden, shape.grad_hidden));
   grad_weight_ = DeviceMemory(bytes(shape.vocab * shape.hidden, shape.grad_weight));
   workspace_ = DeviceMemory(workspace_bytes);
+  check_cuda(cudaMemsetAsync(grad_weight_.data(), 0, grad_weight_.bytes(), stream),
+             "cudaMemsetAsync");  // it is added to
   full_ = std::make_unique<Trio>(handle_, shape, chunk);
   if (shape.rows % chunk != 0) tail_ = std::make_unique<Trio>(handle_, shape, shape.rows % chunk);
   candidates_ = most_candidates;

@@ -23,7 +23,7 @@ struct FloorShape {
   DType grad_weight = DType::float32;  ///< what the weight product adds up in
 };
 
-/// One product of row-major matrices through cublasLt: d = a b + beta d.
+/// One product of row-major matrices through cublasLt: d = a b + beta d, for gradients 1e-6 a b.
 class LtProduct {
  public:
   /// Which of the three, and its rows.

@@ -74,7 +74,7 @@ class SHARDLOSS_API Transport {
   virtual bool serves(DeviceKind kind) const noexcept = 0;
   /// "self", "mpi", "nccl", for messages.
   virtual std::string_view kind() const noexcept = 0;
-  /// CUDA: multiprocessors that a collective takes while it moves; 0: not known.
+  /// CUDA: at most how many multiprocessors a collective takes while it moves; 0: not known.
   virtual int multiprocessors() const noexcept { return 0; }
 
   /// Blocks: gathers `bytes` host bytes of every rank into all[size * bytes], within the deadline.

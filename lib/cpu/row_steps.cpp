@@ -38,7 +38,7 @@ void raise_maximum(Real max, RowStatistics<Real>& s) {
   const Real shrink = std::exp(s.max - max);
   // Nothing summed yet: its maximum is -inf, and 0 x -inf must not enter.
   if (s.sum_exp != 0) {
-    s.centered_sum = (s.centered_sum + s.sum_exp * (s.max - max)) * shrink;
+    s.centered_sum = (s.centered_sum + s.sum_exp * std::max(s.max - max, lowest<Real>)) * shrink;
     s.sum_exp *= shrink;
   }
   s.max = max;

@@ -2,6 +2,7 @@
 // the bodies gives each type its clones (a template cannot have them).
 #include "vector_math.hpp"
 
+#include <algorithm>
 #include <limits>
 
 #include "simd.hpp"
@@ -118,7 +119,7 @@ SHARDLOSS_INLINE void objective_gradient_to(const Real* z, const Real* w, std::i
                                             Real log_sum, Real a, Real g, Real c, Real* dz) {
 #pragma omp simd
   for (std::int64_t i = 0; i < n; ++i) {
-    const Real centered = z[i] - max;
+    const Real centered = std::max(z[i] - max, lowest<Real>);
     const Real value = exponential(centered - log_sum) * (a + g * centered) + c * w[i];
     dz[i] = z[i] == minus_infinity<Real> ? Real(0) : value;
   }

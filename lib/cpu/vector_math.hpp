@@ -11,6 +11,10 @@ namespace shardloss::detail::cpu {
 /// cache.
 inline constexpr std::int64_t block_size = 512;
 
+/// Stands for z - M wherever that is lower and is multiplied: its exponential is 0 long before.
+template <class Real>
+inline constexpr Real lowest = Real(-1e4);
+
 /// max z, skipping NaN; -inf for no elements.
 float maximum(const float* z, std::int64_t n);
 double maximum(const double* z, std::int64_t n);

@@ -99,8 +99,8 @@ class CudaBackend final : public Backend {
   void make_dlogits(const Call& call, const Chunk& chunk) const;
 
   std::set<std::int64_t> other_chunk_rows(const Plan& plan) const;
-  // Shapes of the products for chunks of `rows` rows, dense and aligned.
   int products_multiprocessors() const;
+  // Shapes of the products for chunks of `rows` rows, dense and aligned.
   GemmShape shape_of(Product product, std::int64_t rows) const;
 
   void report_disagreement(bool running);

@@ -24,13 +24,14 @@ constexpr int threads = 256;
 
 __device__ int padded(int columns) { return (columns + 7) / 8 * 8; }
 
-// A row's coefficients ready for use: scaled by s, and p_v = 2^(z log2 e - offset).
+// A row's coefficients ready for use: scaled by s, and p_v = 2^(z log2 e - offset); where the
+// maximum is far, 2^((z - max) log2 e - offset).
 struct alignas(16) RowTerms {
   float offset;
   float max;
   float a, g, b, c;
   int column;
-  bool zero;
+  bool zero, far;
   std::int64_t row;  // of the soft targets
 };
 
@@ -38,11 +39,12 @@ struct alignas(16) RowTerms {
 __device__ RowTerms terms_of(const RowCoefficients<float>& row, float scale) {
   RowTerms t;
   // M log2 e + log_sum log2 e, and what its roundings lost, so that the p of a row add up to 1.
-  const float m = row.max * log2_e;
-  const float l = row.log_sum * log2_e;
+  t.far = is_far(row.max);
+  const float m = t.far ? 0.0f : offset_of(row.max);
+  const float l = __fmul_rn(row.log_sum, log2_e);
   t.offset = m + l;
   const float l_part = t.offset - m;
-  const float lost = (m - (t.offset - l_part)) + (l - l_part) + fmaf(row.max, log2_e, -m);
+  const float lost = (m - (t.offset - l_part)) + (l - l_part) + rounding_of(row.max);
   const float correction = exp2_fast(-lost);
   t.max = row.max;
   t.a = row.a * scale * correction;
@@ -55,11 +57,13 @@ __device__ RowTerms terms_of(const RowCoefficients<float>& row, float scale) {
   return t;
 }
 
-// p_v (A + G (z_v - M)) + C_v. `guarded`: also where z_v - M is -inf or nearly.
+// p_v (A + G (z_v - M)) + C_v. `guarded`: also where z_v - M is -inf or nearly, or M is far.
 template <unsigned features, bool guarded>
 __device__ float smooth_part(float z, float w, const RowTerms& t) {
-  const float p = exp2_fast(fmaf(z, log2_e, -t.offset));
-  if constexpr ((features & (with_sums | with_soft)) == 0) return p * t.a;
+  const float relative = guarded && t.far ? z - t.max : z;
+  const float p = exp2_fast(fmaf(relative, log2_e, -t.offset));
+  if constexpr ((features & (with_sums | with_soft)) == 0)
+    return guarded && z == -infinity() ? 0.0f : p * t.a;
   const float distance = guarded ? fmaxf(z - t.max, lowest) : z - t.max;
   const float c = (features & (with_classes | with_soft)) != 0 ? t.c * w : t.c;
   const float du = fmaf(p, fmaf(t.g, distance, t.a), c);
@@ -77,10 +81,14 @@ __device__ void gradient(float (&u)[count], const float (&w)[count], const RowTe
   float slope[count];
   float du[count];
   cap_logits<T, (features & with_cap) != 0>(u, scale, slope);
-  float least = u[0];
+  bool guarded = t.far;  // seldom
+  if constexpr ((features & (with_sums | with_soft)) != 0) {
+    float least = u[0];
 #pragma unroll
-  for (int i = 1; i < count; ++i) least = fminf(least, u[i]);
-  if ((features & (with_sums | with_soft)) != 0 && least < t.max + lowest) {  // seldom
+    for (int i = 1; i < count; ++i) least = fminf(least, u[i]);
+    guarded = guarded || least < t.max + lowest;
+  }
+  if (guarded) {
 #pragma unroll
     for (int i = 0; i < count; ++i) du[i] = slope[i] * smooth_part<features, true>(u[i], w[i], t);
   } else {
@@ -278,9 +286,12 @@ __global__ void __launch_bounds__(threads) narrow_kernel(DlogitsArguments d, Log
   }
 }
 
-// How many lines of column sums a chunk leaves: enough blocks for a device, as far as they fit.
-std::int64_t lines_of(const DlogitsArguments& d) {
-  const std::int64_t wanted = (d.on.rows + rows_at_once - 1) / rows_at_once;
+// Over how many lines of blocks the rows of a chunk are spread, each leaving a line of column sums:
+// some blocks for every multiprocessor, as far as rows suffice and sums fit.
+std::int64_t lines_of(const DlogitsArguments& d, unsigned tiles) {
+  const auto groups = [&](std::int64_t rows) { return (d.on.rows + rows - 1) / rows; };
+  const std::int64_t enough = (std::int64_t{12} * d.multiprocessors + tiles - 1) / tiles;
+  const std::int64_t wanted = std::clamp(enough, groups(rows_at_once), groups(8));
   if (d.bias == nullptr) return wanted;
   const auto fit =
       static_cast<std::int64_t>(d.scratch_bytes / sizeof(float)) / d.on.objective.columns;
@@ -288,9 +299,8 @@ std::int64_t lines_of(const DlogitsArguments& d) {
 }
 
 template <class T, unsigned features>
-void launch_tiles(DlogitsArguments d, std::int64_t lines, cudaStream_t stream) {
+void launch_tiles(DlogitsArguments d, unsigned tiles, std::int64_t lines, cudaStream_t stream) {
   const std::int64_t columns = d.on.objective.columns;
-  const unsigned tiles = blocks_for(columns / lanes<T>, threads);
   const std::int64_t span = (d.on.rows + lines - 1) / lines;
   lines = (d.on.rows + span - 1) / span;
   if (d.bias == nullptr) d.scratch = nullptr;
@@ -322,9 +332,10 @@ template <class T, unsigned features>
 void launch(const DlogitsArguments& d, cudaStream_t stream) {
   bool narrow = false;
   if constexpr (!std::is_same_v<T, float>) narrow = d.on.logits.dtype == DType::float32;
-  const std::int64_t lines = lines_of(d);
+  const unsigned tiles = blocks_for(d.on.objective.columns / lanes<T>, threads);
+  const std::int64_t lines = lines_of(d, tiles);
   const bool by_tiles = (features & with_classes) != 0 || d.bias != nullptr;
-  if (!narrow && by_tiles && lines > 0) return launch_tiles<T, features>(d, lines, stream);
+  if (!narrow && by_tiles && lines > 0) return launch_tiles<T, features>(d, tiles, lines, stream);
   if constexpr (!std::is_same_v<T, float>) {
     if (narrow) launch_narrow<T, features>(d, stream);
   }

@@ -45,7 +45,7 @@ T config_of(const cublasLtMatmulAlgo_t& algorithm, cublasLtMatmulAlgoConfigAttri
   return value;
 }
 
-std::string describe(const cublasLtMatmulAlgo_t& algorithm) {
+std::string describe(const cublasLtMatmulAlgo_t& algorithm, int multiprocessors) {
   std::array<char, 128> text{};
   std::snprintf(text.data(), text.size(),
                 "cublasLt algorithm %d tile %u stages %u cluster %u split %d",
@@ -55,7 +55,8 @@ std::string describe(const cublasLtMatmulAlgo_t& algorithm) {
                 static_cast<unsigned>(
                     config_of<std::uint16_t>(algorithm, CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID)),
                 config_of<int>(algorithm, CUBLASLT_ALGO_CONFIG_SPLITK_NUM));
-  return text.data();
+  return text.data() +
+         (multiprocessors > 0 ? " on " + std::to_string(multiprocessors) + " multiprocessors" : "");
 }
 
 // Elements of a column-major matrix whose last column may be short.
@@ -238,12 +239,14 @@ GemmAlgorithm Gemms::choose(const GemmShape& shape, Prepared& prepared, bool may
     return {cached->algorithm, cached->text};
   if (may_time) return time(shape, prepared, key);
   const auto first = prepared.candidates(handle_.get(), shape, workspace_bytes_, 1).at(0);
-  return {first.algo, describe(first.algo) + ", cublasLt's first"};
+  return {first.algo, describe(first.algo, shape.multiprocessors) + ", cublasLt's first"};
 }
 
 GemmAlgorithm Gemms::time(const GemmShape& shape, Prepared& prepared, const std::string& key) {
   const auto found = prepared.candidates(handle_.get(), shape, workspace_bytes_, most_candidates);
-  if (found.size() == 1) return {found[0].algo, describe(found[0].algo) + ", cublasLt's only one"};
+  if (found.size() == 1)
+    return {found[0].algo,
+            describe(found[0].algo, shape.multiprocessors) + ", cublasLt's only one"};
   const bool logits = shape.product == Product::logits;
   const bool weight = shape.product == Product::grad_weight;
   const OwnedStream stream;
@@ -275,8 +278,9 @@ GemmAlgorithm Gemms::time(const GemmShape& shape, Prepared& prepared, const std:
   std::snprintf(text.data(), text.size(), ", number %zu of %zu, timed %.3f ms, the first %.3f ms",
                 result.winner + 1, found.size(), static_cast<double>(result.winner_ms),
                 static_cast<double>(result.first_ms));
-  const CachedAlgorithm kept{found[result.winner].algo,
-                             describe(found[result.winner].algo) + text.data()};
+  const CachedAlgorithm kept{
+      found[result.winner].algo,
+      describe(found[result.winner].algo, shape.multiprocessors) + text.data()};
   keep_cached(key, kept);
   return {kept.algorithm, kept.text};
 }

@@ -10,6 +10,7 @@ void CudaBackend::make_dlogits(const Call& call, const Chunk& chunk) const {
   d.coefficients = in<RowCoefficients<float>>(call.workspace, Buffer::coefficients, chunk.slot);
   d.scale = &scalars(call.workspace)->scale[chunk.slot];
   d.out = dlogits_of(call, chunk);
+  d.multiprocessors = multiprocessors_;
   if (call.grad->bias.given()) {
     d.bias = in<float>(call.workspace, Buffer::grad_bias);
     d.first = chunk.index == 0;

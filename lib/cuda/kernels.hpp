@@ -166,7 +166,8 @@ struct DlogitsArguments {
   OutputMatrix out;
   float* bias = nullptr;  ///< [columns]: set to, or where not `first` increased by, the column sums
   bool first = true;
-  float* scratch = nullptr;  ///< for them
+  int multiprocessors = 1;   ///< of the device
+  float* scratch = nullptr;  ///< for the sums of some rows each
   std::size_t scratch_bytes = 0;
 };
 void dlogits(const DlogitsArguments& arguments, cudaStream_t stream);

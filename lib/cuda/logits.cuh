@@ -19,6 +19,18 @@ enum Feature : unsigned {
 /// Stands for z - M = -inf wherever it is multiplied: its exponential is 0 long before.
 inline constexpr float lowest = -1.0e4f;
 
+/// Whether M log2 e loses more in a float than an exponent can hold. Masks of -1e10 and lower are
+/// such logits, and so is a maximum of -inf. Then z - M comes first, which takes an operation more.
+__device__ inline bool is_far(float max) { return fabsf(max) > 0x1p26f; }
+
+/// M log2 e of an M that is not far: never part of a fused operation, so the same everywhere.
+__device__ inline float offset_of(float max) { return __fmul_rn(max, log2_e); }
+
+/// What offset_of rounded away.
+__device__ inline float rounding_of(float max) {
+  return is_far(max) ? 0.0f : fmaf(max, log2_e, -offset_of(max));
+}
+
 struct LogitScale {
   float scale;
   float cap;

@@ -57,8 +57,9 @@ struct CombineShare {
 /// In the first shares_bytes of Buffer::row_scratch, one kernel after the other.
 inline constexpr int most_scan_blocks = 128;
 inline constexpr int most_combine_blocks = 1024;
-inline constexpr std::int64_t most_split_statistics = 2048;  ///< RowStatistics of 32 bytes
+inline constexpr std::int64_t most_split_statistics = 2048;
 static_assert(most_scan_blocks * sizeof(ScanShare) <= shares_bytes);
 static_assert(most_combine_blocks * sizeof(CombineShare) <= shares_bytes);
+static_assert(most_split_statistics * sizeof(RowStatistics<float>) <= shares_bytes);
 
 }  // namespace shardloss::detail::cuda

@@ -13,6 +13,7 @@
 // have two, and the rounding of M log2 e, the same for all elements, is taken out at the end.
 #include <algorithm>
 #include <climits>
+#include <cstdint>
 
 #include "logits.cuh"
 #include "merge.cuh"
@@ -23,28 +24,31 @@ namespace {
 constexpr int threads = 256;
 constexpr int warps = threads / 32;
 
-// M log2 e, rounded: never part of a fused operation, so that it is the same everywhere.
-__device__ float offset_of(float max) { return __fmul_rn(max, log2_e); }
-
-// What a thread has seen of a row. Exponentials are relative to 2^offset_of(max).
+// What a thread has seen of a row. Exponentials are relative to 2^offset_of(max); where that is
+// far, to exp(max).
 struct RowState {
   float max = -infinity();
   float sum = 0.0f;
-  float centered = 0.0f;  // of z log2 e - offset_of(max)
+  float centered = 0.0f;  // of their exponents, base 2
   float weighted = 0.0f;
   float mass = 0.0f;
-  int batch = INT_MAX;  // the first column of the batch with the first maximum
+  int batch = INT_MAX;   // the first column of the batch with the first maximum
+  int column = INT_MAX;  // of the first maximum, once states are merged
 };
 
-// A batch's share of the sums. `guarded`: also where a z of -inf, whose exponential is 0, would
-// make a NaN of them.
-template <unsigned features, bool guarded, int count>
+// How a batch is added: as if its logits were ordinary; also where a z of -inf, whose exponential
+// is 0, would make a NaN of the sums; and where the maximum is far.
+enum class Care : std::uint8_t { none, infinite, far };
+
+// A batch's share of the sums. `from`: offset_of(max); far: max.
+template <unsigned features, Care care, int count>
 __device__ void add_terms(const float (&z)[count], const float (&w)[count], float from, float& sum,
                           float& centered, float& weighted) {
+  constexpr bool guarded = care != Care::none;
   sum = centered = weighted = 0.0f;
 #pragma unroll
   for (int i = 0; i < count; ++i) {
-    const float x = fmaf(z[i], log2_e, -from);
+    const float x = care == Care::far ? (z[i] - from) * log2_e : fmaf(z[i], log2_e, -from);
     const float e = exp2_fast(x);
     sum += e;
     if constexpr ((features & (with_sums | with_soft)) != 0)
@@ -61,21 +65,27 @@ __device__ void add(RowState& s, const float (&z)[count], const float (&w)[count
   constexpr bool sums = (features & (with_sums | with_soft)) != 0;
   constexpr bool weights = (features & (with_soft | with_classes)) != 0;
   // Guards take an operation or two of each element. A small batch can be looked at again.
-  constexpr bool twice = weights && count == width;
+  constexpr bool retries = weights && count == width;
   float top = z[0];
 #pragma unroll
   for (int i = 1; i < count; ++i) top = fmaxf(top, z[i]);
   if constexpr ((features & with_argmax) != 0) s.batch = top > s.max ? column : s.batch;
-  const float before = offset_of(s.max);
+  const float before = s.max;
   s.max = fmaxf(s.max, top);
-  const float from = s.max == -infinity() ? 0.0f : offset_of(s.max);
-  const float shift = before - from;  // -inf as long as nothing above -inf has been seen
-  const float factor = exp2_fast(shift);
   float sum, centered, weighted;
-  add_terms<features, !twice>(z, w, from, sum, centered, weighted);
-  if constexpr (twice) {
-    if (isnan(centered + weighted)) add_terms<features, true>(z, w, from, sum, centered, weighted);
+  float shift;  // -inf as long as nothing above -inf has been seen
+  if (is_far(s.max)) {
+    const float from = s.max == -infinity() ? 0.0f : s.max;
+    shift = (before - from) * log2_e;
+    add_terms<features, Care::far>(z, w, from, sum, centered, weighted);
+  } else {
+    const float from = offset_of(s.max);
+    shift = offset_of(before) - from;
+    add_terms<features, retries ? Care::none : Care::infinite>(z, w, from, sum, centered, weighted);
+    if (retries && isnan(centered + weighted))
+      add_terms<features, Care::infinite>(z, w, from, sum, centered, weighted);
   }
+  const float factor = exp2_fast(shift);
   if constexpr ((features & with_soft) != 0) {
 #pragma unroll
     for (int i = 0; i < count; ++i) s.mass += w[i];
@@ -167,7 +177,7 @@ __device__ int column_of(float max, int batch, const T* logits, int columns,
       if (logit<T, (features & with_cap) != 0>(to_float(logits[i]), scale, slope) == max) return i;
     }
   }
-  return INT_MAX;
+  return batch;  // cannot be: the same operations give the same logit
 }
 
 struct BlockScratch {
@@ -176,10 +186,10 @@ struct BlockScratch {
   int column[warps];
 };
 
-// The states of a block's threads into one, in thread 0; relative to the exact maximum. Its batch
-// is find(max, batch) of the threads that have the maximum: the first column of it.
+// The states of a block's threads into one, in thread 0; relative to the exact maximum. Its column
+// comes from find(max, batch) of the threads that have the maximum, where it is `wanted`.
 template <unsigned features, class Find>
-__device__ RowState merge_block(RowState s, BlockScratch& shared, Find&& find) {
+__device__ RowState merge_block(RowState s, BlockScratch& shared, bool wanted, Find&& find) {
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const bool leader = threadIdx.x % 32 == 0;
   const float own_max = warp_max(s.max);
@@ -188,7 +198,7 @@ __device__ RowState merge_block(RowState s, BlockScratch& shared, Find&& find) {
   float max = shared.max[0];
   for (int i = 1; i < warps; ++i) max = fmaxf(max, shared.max[i]);
 
-  const float rounding = s.max == -infinity() ? 0.0f : fmaf(s.max, log2_e, -offset_of(s.max));
+  const float rounding = rounding_of(s.max);
   const float shift = s.max == max ? 0.0f : (s.max - max) * log2_e;
   const float factor = exp2_fast(shift - rounding);
   constexpr bool sums = (features & (with_sums | with_soft)) != 0;
@@ -203,7 +213,7 @@ __device__ RowState merge_block(RowState s, BlockScratch& shared, Find&& find) {
     if (leader) shared.sums[k][warp] = sum;
   }
   if constexpr ((features & with_argmax) != 0) {
-    const bool has_max = s.max == max && s.batch != INT_MAX;
+    const bool has_max = wanted && s.max == max && s.batch != INT_MAX;
     const int column = __reduce_min_sync(~0u, has_max ? find(max, s.batch) : INT_MAX);
     if (leader) shared.column[warp] = column;
   }
@@ -216,8 +226,7 @@ __device__ RowState merge_block(RowState s, BlockScratch& shared, Find&& find) {
       for (int i = 0; i < warps; ++i) *values[k] += shared.sums[k][i];
     }
     if constexpr ((features & with_argmax) != 0) {
-      s.batch = INT_MAX;
-      for (int i = 0; i < warps; ++i) s.batch = min(s.batch, shared.column[i]);
+      for (int i = 0; i < warps; ++i) s.column = min(s.column, shared.column[i]);
     }
   }
   __syncthreads();
@@ -238,7 +247,7 @@ __device__ void write_row(const StatisticsArguments& a, const LogitScale& scale,
   result.target_mass = s.mass;
   result.argmax = -1;
   if (a.argmax && begin < o.columns)
-    result.argmax = o.first + (s.batch == INT_MAX ? begin : s.batch);
+    result.argmax = o.first + (s.column == INT_MAX ? begin : s.column);
   if constexpr ((features & with_soft) == 0) {
     const std::int64_t column = a.inputs[row].target - o.first;
     float slope;
@@ -287,9 +296,10 @@ __global__ void __launch_bounds__(threads, row_count == 1 ? 4 : 3)
 
 #pragma unroll
   for (int r = 0; r < row_count; ++r) {
-    const RowState merged = merge_block<features>(state[r], shared, [&](float max, int batch) {
-      return column_of<T, features, vectors>(max, batch, rows.logits[r], columns, scale);
-    });
+    const RowState merged =
+        merge_block<features>(state[r], shared, a.argmax, [&](float max, int batch) {
+          return column_of<T, features, vectors>(max, batch, rows.logits[r], columns, scale);
+        });
     const std::int64_t row = first_row + r;
     if (threadIdx.x != 0 || row >= a.on.rows) continue;
     RowStatistics<float>& out = splits == 1 ? a.out[row] : a.partials[row * splits + split];

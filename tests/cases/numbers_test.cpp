@@ -1,4 +1,5 @@
 // Cases of sections C and D: precision, indexing, bad targets and numbers that are not finite.
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
@@ -266,15 +267,62 @@ TEST_F(Cases, MaskedTokensHaveNoProbabilityAndNoGradient) {
   EXPECT_EQ(answer_of(sample, communicator()).row_loss[4], infinity);
 }
 
-TEST_F(Cases, ARowOfMaskedTokensIsNaN) {
-  Problem problem = plain_problem(3, 4, 12);
-  problem.bias = true;
-  problem.reduction = Reduction::none;
-  Sample sample = fill(problem, ranks(), 10);
-  sample.data.targets = {0, 1, 2};
-  sample.data.bias.assign(12, -infinity);
-  for (const double loss : answer_of(sample, communicator()).row_loss)
-    EXPECT_TRUE(std::isnan(loss));
+TEST_F(Cases, ARowOfMaskedTokensIsNaNAndHasNoGradient) {
+  for (const bool entropy : {false, true}) {
+    Problem problem = plain_problem(3, 4, 12);
+    problem.bias = true;
+    problem.entropy = entropy;
+    problem.reduction = Reduction::none;
+    Sample sample = fill(problem, ranks(), 10);
+    sample.data.targets = {0, 1, 2};
+    sample.data.bias.assign(12, -infinity);
+    const Answer answer = answer_of(sample, communicator());
+    for (const double loss : answer.row_loss) EXPECT_TRUE(std::isnan(loss));
+    for (const auto* values : {&answer.grad_hidden, &answer.grad_weight, &answer.grad_bias})
+      for (const double value : *values) EXPECT_EQ(value, 0);
+  }
+}
+
+// Masks are often the lowest number of a dtype, or some -1e10. So many here that a thread, a block
+// or a shard sees nothing else, first or at all.
+TEST_F(Cases, TokensMaskedByFiniteNumbersAreAsGoodAsGone) {
+  for (const DType dtype : {DType::float32, DType::bfloat16}) {
+    for (const double mask : {-0x1p30, -0x1p33, -0x1p66, -0x1.fep127}) {
+      for (const bool sums : {false, true}) {
+        SCOPED_TRACE(std::string(name(dtype)) + " " + std::to_string(mask));
+        Problem problem = plain_problem(5, 6, 9000, dtype);
+        problem.bias = true;
+        problem.entropy = sums;
+        problem.class_weights = sums;
+        problem.label_smoothing = sums ? 0.1 : 0;
+        Sample sample = fill(problem, ranks(), 11);
+        sample.data.targets = {8999, 8800, -100, 8750, 8999};
+        sample.data.bias.assign(9000, 0.5);
+        std::fill_n(sample.data.bias.begin(), 8700, mask);
+        if (sums) {
+          sample.data.class_weights.assign(9000, 0.75);
+          std::fill_n(sample.data.class_weights.begin(), 8700, 0);
+        }
+        expect_reference(sample);
+      }
+    }
+  }
+}
+
+TEST_F(Cases, ARowOfFiniteMasksIsUniform) {
+  for (const bool entropy : {false, true}) {
+    Problem problem = plain_problem(3, 4, 12);
+    problem.bias = true;
+    problem.entropy = entropy;
+    Sample sample = fill(problem, ranks(), 12);
+    sample.data.targets = {0, 11, 5};
+    sample.data.bias.assign(12, -0x1p100);
+    const Answer answer = answer_of(sample, communicator());
+    EXPECT_NEAR(answer.loss[0], std::log(12.0), 1e-6);
+    for (std::size_t v = 0; v < 12; ++v)
+      EXPECT_NEAR(answer.grad_bias[v], 1.0 / 12 - (v % 5 == 0 || v == 11 ? 1.0 / 3 : 0) * (v != 10),
+                  1e-6);
+  }
 }
 
 TEST_F(Cases, LogitsOfTenThousandStayFinite) {
