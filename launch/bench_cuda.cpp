@@ -194,7 +194,7 @@ void print_row(const Json& row) {
   std::printf(
       "  %.0f tokens/s  %.1f TF/s, products %.1f%s  %s%s  "
       "collectives %.3f ms, not hidden %.3f ms  enqueued in %.3f ms  "
-      "workspace %.1f MiB, device %.1f MiB more, %.1f MiB in passes\n",
+      "workspace %.1f MiB, by the device's count %.1f MiB, %.1f MiB in passes\n",
       row["pass"]["tokens_per_second"].get<double>(),
       1e-3 * row["pass"]["gflops_per_second"].get<double>(),
       1e-3 * row["products"]["gflops_per_second"].get<double>(),

@@ -18,12 +18,12 @@ namespace shardloss::launch {
 struct FloorShape {
   std::int64_t rows = 0, hidden = 0, vocab = 0, chunk_rows = 0;
   DType dtype = DType::bfloat16;       ///< of hidden, weight and logits
-  DType logits = DType::bfloat16;      ///< as the plan has it
+  DType logits = DType::bfloat16;      ///< that the products write and read
   DType grad_hidden = DType::float32;  ///< what the hidden product writes
   DType grad_weight = DType::float32;  ///< what the weight product adds up in
 };
 
-/// One product of row-major matrices through cublasLt: d = a b + beta d, for gradients 1e-6 a b.
+/// One product of row-major matrices through cublasLt: d = a b + beta d; dW: 1e-6 a b + beta d.
 class LtProduct {
  public:
   /// Which of the three, and its rows.

@@ -5,8 +5,8 @@
 //   2 logits           U = X W_r^T
 //   3 statistics       per row and shard
 //   4 exchange         one all-gather of [header | statistics], combined in rank order
-//   5 coefficients     per row
-//   6 dlogits          U becomes dU in place
+//   5 coefficients     per row; in Backend::combine, or recompute
+//   6 dlogits          U becomes dU in place; before the first of 7 and 8
 //   7 dX               partial sums, all-reduced or reduce-scattered
 //   8 dW               dW_r += dU^T X
 //   9 close            CUDA: one all-gather of headers

@@ -21,7 +21,7 @@ struct ContestResult {
 /// Large products draw all the power that a card may, so its clock follows what ran in the last
 /// tens of milliseconds. Ways that take turns run at the clock of their average, and the one that
 /// needs the least energy looks no better than the others, though it is the fastest by itself. So
-/// turns only sort out who is far behind; the others run in bursts.
+/// turns only sort out who is far behind; the first four of the others, and way 0, run in bursts.
 ContestResult contest(std::size_t count, const std::function<void(std::size_t)>& enqueue,
                       cudaStream_t stream);
 
