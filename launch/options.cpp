@@ -258,6 +258,10 @@ void check_together(const Options& options) {
     wrong("--row-split: found --layout replicated, wanted --layout row_sharded");
   if (options.upstream.given() && options.upstream_scale)
     wrong("found --upstream and --upstream-scale, wanted one of them");
+  if (options.command == Command::plan && !options.row_split.empty())
+    wrong("--row-split: found plan, wanted none: it counts rows that are spread evenly");
+  if (options.soft_targets.given() && options.invalid_targets > 0)
+    wrong("--invalid-targets: found --soft-targets, which cannot be invalid");
   if (options.targets.given() && options.soft_targets.given())
     wrong("found --targets and --soft-targets, wanted one of them");
   const bool files = options.command == Command::run ||

@@ -45,7 +45,9 @@ std::string to_string(const Plan& plan) {
          static_cast<long long>(gemm.n), static_cast<long long>(gemm.k), gemm.algorithm.c_str());
   }
   if (!plan.collectives.empty())
-    line(out, "collectives of a pass of max_rows rows (bytes this rank contributes)");
+    line(out,
+         "collectives of a pass of max_rows rows (bytes this rank contributes; row_sharded: of "
+         "rows spread evenly)");
   for (const PlannedCollective& item : plan.collectives) {
     line(out, "  %-16s %-12s %-14s %6lld calls %14lld bytes  = %s", item.way.c_str(),
          item.name.c_str(), item.kind.c_str(), static_cast<long long>(item.calls),

@@ -273,11 +273,15 @@ void validate_call(const Problem& problem, const Plan& plan, Device device, Call
 void validate_denominator(const Problem& problem, Device device, const Tensor& total, Call& call) {
   Checker checker(problem.dtype, device);
   check_stream(device, call.stream);
-  SHARDLOSS_REQUIRE(!problem.soft_targets,
-                    "add_denominator: soft targets divide by the sum of token weights");
-  SHARDLOSS_REQUIRE(call.in->targets.dims() == 1,
-                    "targets: found " + to_string(call.in->targets) + ", wanted a vector");
-  call.hidden_rows = call.in->targets.size(0);
+  if (problem.soft_targets) {
+    SHARDLOSS_REQUIRE(call.in->hidden.dims() == 2,
+                      "hidden: found " + to_string(call.in->hidden) + ", wanted a matrix");
+    call.hidden_rows = call.in->hidden.size(0);
+  } else {
+    SHARDLOSS_REQUIRE(call.in->targets.dims() == 1,
+                      "targets: found " + to_string(call.in->targets) + ", wanted a vector");
+    call.hidden_rows = call.in->targets.size(0);
+  }
   check_targets(problem, checker, call);
   checker.check("total", total, {{checker.real()}, 0});
 }

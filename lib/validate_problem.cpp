@@ -63,11 +63,23 @@ void validate_number(const Problem& p, const char* name, double value) {
                     std::string(name) + " is " + number(value) + ", more than float32 holds");
 }
 
+// Coefficients are divided by a scale or a cap, and come to about 2^15.
+void validate_divisor(const Problem& p, const char* name, double value) {
+  const double least = p.dtype == DType::float64 ? 1e-290 : 1e-30;
+  validate_number(p, name, value);
+  SHARDLOSS_REQUIRE(value == 0 || std::abs(value) >= least,
+                    std::string(name) + " is " + number(value) + ", wanted 0 or at least " +
+                        number(least) + " in magnitude");
+}
+
 void validate_objective(const Problem& p) {
+  SHARDLOSS_REQUIRE(!p.soft_targets || p.ignore_index == Problem{}.ignore_index,
+                    "ignore_index is " + std::to_string(p.ignore_index) +
+                        " with soft_targets, which ignore no row: weigh it 0");
   SHARDLOSS_REQUIRE(!(p.reduction == Reduction::none && p.normalizer),
                     "normalizer with reduction none: there is no sum that it could divide");
-  validate_number(p, "logit_scale", p.logit_scale);
-  validate_number(p, "softcap", p.softcap);
+  validate_divisor(p, "logit_scale", p.logit_scale);
+  validate_divisor(p, "softcap", p.softcap);
   SHARDLOSS_REQUIRE(p.softcap >= 0, "softcap is " + number(p.softcap) + ", wanted >= 0");
   validate_number(p, "z_loss", p.z_loss);
   SHARDLOSS_REQUIRE(p.label_smoothing >= 0 && p.label_smoothing <= 1,

@@ -132,6 +132,7 @@ bool parse_options(int argc, char** argv, int ranks, bool speaks, Options& optio
   std::string layout;
   std::string grid;
   std::string device;
+  bool layout_given = false;
   po::options_description all("Trains a small language model, its embedding and head sharded");
   all.add_options()("help", "this text");
   all.add(model_options(options)).add(training_options(options));
@@ -144,6 +145,7 @@ bool parse_options(int argc, char** argv, int ranks, bool speaks, Options& optio
                   .run(),
               values);
     po::notify(values);
+    layout_given = !values["layout"].defaulted();
     if (values.count("help") != 0) {
       if (speaks) std::cout << all;
       return false;
@@ -151,6 +153,8 @@ bool parse_options(int argc, char** argv, int ranks, bool speaks, Options& optio
   } catch (const po::error& error) {
     throw UsageError{error.what()};
   }
+  if (options.fsdp && layout_given && layout == "replicated")
+    throw UsageError{"--fsdp gives every rank rows of its own: leave out --layout replicated"};
   options.row_sharded = choice("layout", layout, "replicated", "row_sharded") || options.fsdp;
   options.strided = choice("grid", grid, "contiguous", "strided");
   options.cuda = choice("device", device, "cpu", "cuda");

@@ -24,7 +24,8 @@ struct Inputs {
   ConstTensor bias{};           ///< [V_r], Problem::dtype, contiguous; where Problem::bias
   ConstTensor targets{};        ///< [rows], int32 or int64, any stride: global vocabulary ids
   ConstTensor soft_targets{};   ///< [rows of the group, V_r], real or Problem::dtype; where
-                                ///< Problem::soft_targets
+                                ///< Problem::soft_targets; row_sharded: not with row_index, since
+                                ///< no rank knows which rows the others named
   ConstTensor token_weights{};  ///< [rows], real, any stride; not given: 1
   ConstTensor class_weights{};  ///< [V], real, contiguous, whole on every rank; where
                                 ///< Problem::class_weights
@@ -157,15 +158,17 @@ class SHARDLOSS_API Loss {
                         const Gradients& gradients, const Execution& on = {}) const;
 
   /// total += this rank's share of the denominator of Reduction::mean: the sum of t c_y over its
-  /// ordinary rows (replicated: over all rows). Of `inputs` it looks at targets, token_weights,
-  /// class_weights and row_index. `total`: a real scalar on the device. Not collective; with
-  /// sum_over it makes the normalizer of many calls and groups without the host reading anything:
+  /// ordinary rows (replicated: over all rows); with soft targets the sum of t. Of `inputs` it
+  /// looks at targets, token_weights, class_weights and row_index; with soft targets at the number
+  /// of rows of hidden in place of targets, and wants soft_targets given. `total`: a real scalar on
+  /// the device. Not collective; with sum_over it makes the normalizer of many calls and groups
+  /// without the host reading anything:
   ///
   ///     for (const Inputs& batch : micro_batches) loss.add_denominator(batch, total);
   ///     sum_over(data_parallel, total);     // row_sharded: and sum_over(loss.communicator(),
   ///     total)
   ///
-  /// Throws Error(invalid_argument); soft targets have no such count.
+  /// Throws Error(invalid_argument).
   void add_denominator(const Inputs& inputs, const Tensor& total, const Execution& on = {}) const;
 
   /// Waits for the calls on the stream and throws what they ended in: Error(invalid_target) naming

@@ -79,8 +79,8 @@ struct Problem {
   bool row_index = false;              ///< calls may bring an index of the rows to compute
 
   Reduction reduction = Reduction::mean;  ///< of the row losses, over the rows of the group
-  std::int64_t ignore_index =
-      -100;                 ///< rows with this target count nowhere; may lie inside [0, vocab)
+  std::int64_t ignore_index = -100;  ///< rows with this target count nowhere; may lie inside [0,
+                                     ///< vocab); soft_targets: as it is
   bool normalizer = false;  ///< calls bring a scalar that divides in place of the denominator
 
   double logit_scale = 1.0;      ///< s: z = cap tanh(s u / cap), u = x . w + b

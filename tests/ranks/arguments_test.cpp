@@ -248,6 +248,26 @@ TEST_F(CallArguments, ACountOfRowsOutsideIsRefusedToo) {
   EXPECT_EQ(total, 0);
 }
 
+TEST_F(CallArguments, SoftTargetsCountTheirTokenWeights) {
+  for (const Layout layout : {Layout::replicated, Layout::row_sharded}) {
+    Problem problem = plain_problem(9, 3, 11);
+    problem.layout = layout;
+    problem.soft_targets = true;
+    problem.class_weights = true;
+    Sample sample = fill(problem, ranks(), 8);
+    sample.data.token_weights = {1, 2, 1, 0, -1, 0.5, 1, 1, 4};  // 9.5
+    sample.data.class_weights.assign(11, 3);
+    const Loss loss = make(sample);
+    const Tensors tensors = place(sample);
+    DeviceArray total = DeviceArray::one(DType::float32, device());
+    total.write(std::vector<double>{0});
+    loss.add_denominator(tensors.inputs(), total.tensor(), {.stream = test_stream()});
+    if (layout == Layout::row_sharded) sum_over(communicator(), total.tensor(), test_stream());
+    synchronize();
+    EXPECT_NEAR(total.read()[0], 9.5, 1e-6);
+  }
+}
+
 using Construction = RankTest;
 
 /// Every rank must throw the same Error, and the communicator stay good.

@@ -167,6 +167,7 @@ void draw_objective(Problem& p, Random& random) {
   p.class_weights = random.chance(0.25);
   p.entropy = random.chance(0.3);
   p.soft_targets = random.chance(0.15);
+  if (p.soft_targets) p.ignore_index = Problem{}.ignore_index;
 }
 
 void draw_execution(Problem& p, Random& random) {

@@ -389,6 +389,16 @@ TEST(Plan, RefusesBadProblemsNamingFieldAndValue) {
       {"scale", [nan](Problem& p) { p.logit_scale = nan; }, {"logit_scale", "nan"}},
       {"z-loss", [nan](Problem& p) { p.z_loss = nan; }, {"z_loss", "nan"}},
       {"cap past float", [](Problem& p) { p.softcap = 1e300; }, {"softcap", "1e+300"}},
+      {"cap below float", [](Problem& p) { p.softcap = 1e-60; }, {"softcap", "1e-60", "1e-30"}},
+      {"scale below float",
+       [](Problem& p) { p.logit_scale = -1e-39; },
+       {"logit_scale", "-1e-39", "1e-30"}},
+      {"an ignored class of soft targets",
+       [](Problem& p) {
+         p.soft_targets = true;
+         p.ignore_index = 3;
+       },
+       {"ignore_index", "3", "soft_targets"}},
       {"scale past float", [](Problem& p) { p.logit_scale = -1e39; }, {"logit_scale", "-1e+39"}},
       {"z-loss past float", [](Problem& p) { p.z_loss = 1e300; }, {"z_loss", "1e+300", "float32"}},
       {"normalizer",
@@ -429,6 +439,10 @@ TEST(Plan, NumbersPastFloatAreForFloat64) {
   expect_error(ErrorCode::invalid_argument, {"logit_scale", "1e+300"}, [&] { plan_of(problem); });
   problem = plain_problem(4, 2, 8);
   problem.softcap = problem.logit_scale = problem.z_loss = std::numeric_limits<float>::max();
+  EXPECT_NO_THROW(plan_of(problem));
+  problem.softcap = problem.logit_scale = 1e-30;
+  EXPECT_NO_THROW(plan_of(problem));
+  problem.z_loss = 1e-60;  // is 0
   EXPECT_NO_THROW(plan_of(problem));
 }
 
