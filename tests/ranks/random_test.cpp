@@ -7,14 +7,20 @@ namespace {
 
 using Random = RankTest;
 
+constexpr std::uint64_t first_seed = 1000;
+constexpr int problems = 150;
+
+Way way_of(std::uint64_t seed) { return seed % 2 == 0 ? Way::fused : Way::two_step; }
+
+// Each by a prime of its own, none by 2, which draws the way: so that any two of them meet.
 Style random_style(std::uint64_t seed) {
   Style style;
-  style.target_dtype = seed % 2 == 0 ? DType::int64 : DType::int32;
+  style.target_dtype = seed % 11 < 5 ? DType::int32 : DType::int64;
   style.target_stride = seed % 3 == 0 ? 3 : 1;
   style.pad = seed % 5 == 0 ? 3 : 0;
   style.value_stride = seed % 7 == 0 ? 2 : 1;
-  style.expand = seed % 4 == 0;
-  style.accumulate = seed % 6 == 0;
+  style.expand = seed % 13 < 5;
+  style.accumulate = seed % 17 < 6;
   return style;
 }
 
@@ -25,7 +31,7 @@ void expect_random_problems(const Communicator& communicator, std::uint64_t firs
     const Sample sample = random_sample(ranks(), seed);
     if (device().kind == DeviceKind::cuda && sample.problem.dtype == DType::float64) continue;
     ++seen;
-    const Way way = seed % 2 == 0 ? Way::fused : Way::two_step;
+    const Way way = way_of(seed);
     try {
       ASSERT_EQ(check(sample, communicator, way, random_style(seed)), "")
           << (way == Way::fused ? "fused " : "two_step ") << describe_options(sample);
@@ -35,7 +41,28 @@ void expect_random_problems(const Communicator& communicator, std::uint64_t firs
   }
 }
 
-TEST_F(Random, ProblemsMatchTheReference) { expect_random_problems(communicator(), 1000, 150); }
+TEST_F(Random, EveryStyleMeetsBothWays) {
+  for (const Way way : {Way::fused, Way::two_step}) {
+    int accumulated = 0, expanded = 0, short_targets = 0, all = 0;
+    for (std::uint64_t seed = first_seed; seed < first_seed + problems; ++seed) {
+      const Style style = random_style(seed);
+      if (way_of(seed) != way) continue;
+      const bool is_short = style.target_dtype == DType::int32;
+      accumulated += style.accumulate;
+      expanded += style.expand;
+      short_targets += is_short;
+      all += style.accumulate && style.expand && is_short;
+    }
+    EXPECT_GT(accumulated, 10);
+    EXPECT_GT(expanded, 10);
+    EXPECT_GT(short_targets, 10);
+    EXPECT_GT(all, 0);
+  }
+}
+
+TEST_F(Random, ProblemsMatchTheReference) {
+  expect_random_problems(communicator(), first_seed, problems);
+}
 
 TEST_F(Random, CompactAccumulationMatchesTheReferenceWithinItsOwnBound) {
   int seen = 0;
