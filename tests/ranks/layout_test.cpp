@@ -1,5 +1,7 @@
 // Rows: who brings which, how many, and which of them are computed; and how tensors lie in memory.
+#include <algorithm>
 #include <cmath>
+#include <random>
 
 #include "rank_test.hpp"
 
@@ -48,6 +50,81 @@ TEST_F(Layouts, T35_RowShardedGivesTheNumbersOfReplicated) {
   for (Way way : {Way::fused, Way::two_step})
     expect_same_numbers(answer_of(replicated, communicator(), way),
                         answer_of(sharded, communicator(), way));
+}
+
+/// `b` against `a` as against a reference, within what each may be off.
+std::string differences_between(const Sample& sample, const Answer& a, const Answer& b,
+                                const Plan& plan) {
+  ReferenceResult exact = reference(sample.data);
+  const double magnitude = exact.logit_magnitude;
+  exact.loss = a.loss;
+  exact.row_loss = a.row_loss;
+  exact.lse = a.lse;
+  exact.target_logprob = a.target_logprob;
+  exact.entropy = a.entropy;
+  exact.argmax = a.argmax;
+  exact.correct = a.correct;
+  exact.counted_rows = a.counted_rows[0];
+  exact.cross_entropy = a.cross_entropy[0];
+  exact.z_loss = a.z_loss[0];
+  exact.grad_hidden = a.grad_hidden;
+  exact.grad_weight = a.grad_weight;
+  exact.grad_bias = a.grad_bias;
+  const double sums = static_cast<double>(std::max<std::int64_t>(plan.chunks, plan.ranks));
+  const tolerance::Allowed allowed =
+      tolerance::allowed(sample.problem, plan.logits_dtype, magnitude, sums);
+  std::string text;
+  for (const Comparison& worst : compare_all(sample.data, exact, b, allowed))
+    if (!worst.passed())
+      text += worst.output + ": " + std::to_string(worst.got) + " and " +
+              std::to_string(worst.want) + ", " + std::to_string(worst.share) + " of allowed\n";
+  return text;
+}
+
+/// Rows at random, half of them on the last rank, none on `hole` where another may hold them.
+std::vector<std::int64_t> split_around(std::int64_t rows, int hole, std::mt19937& random) {
+  const auto count = static_cast<unsigned>(ranks());
+  std::vector<std::int64_t> split(count, 0);
+  for (std::int64_t i = 0; i < rows; ++i) {
+    const bool last = random() % 2 == 0;
+    auto owner = static_cast<unsigned>(random() % count);
+    if (last) owner = count - 1;
+    if (owner == static_cast<unsigned>(hole)) owner = (owner + 1) % count;
+    ++split[owner];
+  }
+  return split;
+}
+
+TEST_F(Layouts, T35_RandomProblemsGiveTheSameNumbersInBothLayouts) {
+  int seen = 0;
+  std::mt19937 random(35);
+  for (std::uint64_t seed = 3500; seen < 12; ++seed) {
+    Sample replicated = random_sample(ranks(), seed);
+    if (on_gpu() && replicated.problem.dtype == DType::float64) continue;
+    if (replicated.data.rows == 0) continue;
+    ++seen;
+    replicated.problem.layout = Layout::replicated;
+    replicated.split.clear();
+    Sample sharded = replicated;
+    sharded.problem.layout = Layout::row_sharded;
+    const Loss together = make(replicated), apart = make(sharded);
+    for (const Way way : {Way::fused, Way::two_step}) {
+      const auto answer = [&](const Loss& loss, const Sample& sample) {
+        const Tensors tensors = place(sample);
+        run(loss, tensors, way);
+        return whole(sample, tensors.answer(), ranks());
+      };
+      const Answer want = answer(together, replicated);
+      EXPECT_EQ(differences(replicated, want, together.plan()), "") << describe_options(replicated);
+      for (int draw = 0; draw < 2; ++draw) {
+        sharded.split = split_around(sharded.data.rows, (seen + draw) % ranks(), random);
+        SCOPED_TRACE((way == Way::fused ? "fused " : "two_step ") + describe_options(sharded));
+        const Answer got = answer(apart, sharded);
+        EXPECT_EQ(differences(sharded, got, apart.plan()), "");
+        EXPECT_EQ(differences_between(sharded, want, got, apart.plan()), "");
+      }
+    }
+  }
 }
 
 TEST_F(Layouts, RanksMayBringNoRows) {
