@@ -143,6 +143,91 @@ TEST_F(Cases, T15_MicroBatchesAddUpToTheWholeBatch) {
   expect_near(gather(a.answer().grad_weight), want.grad_weight, 1e-6, "dW");
 }
 
+/// Rows [first, first + rows) of a batch, by themselves; row_sharded: none on one rank of many.
+Sample micro_batch(const Sample& batch, std::int64_t first, std::int64_t rows, int hole) {
+  Sample micro = batch;
+  micro.data.rows = rows;
+  const std::int64_t d = batch.problem.hidden;
+  const auto hidden = batch.data.hidden.begin() + first * d;
+  micro.data.hidden.assign(hidden, hidden + rows * d);
+  const auto targets = batch.data.targets.begin() + first;
+  micro.data.targets.assign(targets, targets + rows);
+  if (batch.problem.layout == Layout::replicated) return micro;
+  micro.split.assign(static_cast<std::size_t>(ranks()), 0);
+  for (std::int64_t i = 0; i < rows; ++i) {
+    const auto owner = static_cast<int>(i % 3 == 0 ? i : 0) % ranks();
+    ++micro.split[static_cast<std::size_t>(owner == hole ? (owner + 1) % ranks() : owner)];
+  }
+  return micro;
+}
+
+TEST_F(Cases, T15_ScaledMeansOfMicroBatchesAddUpToTheScaledMeanOfTheBatch) {
+  // Micro-batches of many sizes in which as many rows count: the mean of their means is the mean.
+  constexpr std::int64_t sizes[] = {5, 3, 6};
+  constexpr double loss_scale = 1024, micro_batches = 3;
+  for (const Layout layout : {Layout::replicated, Layout::row_sharded}) {
+    for (const DType dtype : {DType::float32, DType::bfloat16}) {
+      Problem problem = plain_problem(14, 7, 37, dtype);
+      problem.layout = layout;
+      problem.bias = true;
+      problem.grad_weight = GradDType::float32;
+      problem.chunking = {Chunking::Rule::rows, 4};
+      Sample batch = fill(problem, ranks(), 15);
+      for (std::size_t i = 0; i < 14; ++i)
+        batch.data.targets[i] = static_cast<std::int64_t>(5 * i + 1) % 37;
+      for (const std::size_t i : {1, 4, 8, 9, 13}) batch.data.targets[i] = -100;
+      batch.data.upstream_loss = {loss_scale};
+      const Loss loss = make(batch);
+      const Execution on{test_stream()};
+      for (const Way way : {Way::fused, Way::two_step}) {
+        SCOPED_TRACE((way == Way::fused ? "fused " : "two_step ") + describe_options(batch));
+        expect_reference(batch, way);
+
+        const Tensors main = place(batch);  // of which the weight's and the bias gradients are used
+        std::vector<Sample> samples;
+        std::vector<Tensors> parts;
+        std::vector<Saved> saved;
+        std::int64_t first = 0;
+        for (const std::int64_t rows : sizes) {
+          const auto hole = static_cast<int>(samples.size()) % ranks();
+          samples.push_back(micro_batch(batch, first, rows, hole));
+          samples.back().data.upstream_loss.clear();
+          parts.push_back(place(samples.back()));
+          first += rows;
+          if (way == Way::fused) continue;
+          saved.push_back(loss.make_saved());
+          loss.forward(parts.back().inputs(), parts.back().outputs(), &saved.back(), on);
+        }
+        // All forwards came first; their upstreams are known only now.
+        Answer sum;
+        sum.loss = {0};
+        sum.counted_rows = {0};
+        for (std::size_t m = 0; m < parts.size(); ++m) {
+          Tensors& part = parts[m];
+          part.set_upstream(loss_scale / micro_batches);
+          Gradients grad = main.gradients();
+          grad.hidden = part.gradients().hidden;
+          grad.accumulate_weight = grad.accumulate_bias = m > 0;
+          if (way == Way::fused)
+            loss.forward_backward(part.inputs(), part.outputs(), part.upstreams(), grad, on);
+          else
+            loss.backward(part.inputs(), saved[m], part.upstreams(), grad, on);
+          loss.wait(test_stream());
+          const Answer answer = whole(samples[m], part.answer(), ranks());
+          sum.loss[0] += answer.loss[0] / micro_batches;
+          sum.counted_rows[0] += answer.counted_rows[0];
+          sum.lse.insert(sum.lse.end(), answer.lse.begin(), answer.lse.end());
+          sum.grad_hidden.insert(sum.grad_hidden.end(), answer.grad_hidden.begin(),
+                                 answer.grad_hidden.end());
+        }
+        sum.grad_weight = gather(main.grad_weight.read());
+        sum.grad_bias = gather(main.grad_bias.read());
+        EXPECT_EQ(differences(batch, sum, loss.plan()), "");
+      }
+    }
+  }
+}
+
 TEST_F(Cases, T15_DenominatorsOfManyCallsAddUpOnTheDevice) {
   for (Layout layout : {Layout::replicated, Layout::row_sharded}) {
     Problem problem = plain_problem(9, 3, 11);
