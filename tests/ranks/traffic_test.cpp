@@ -12,6 +12,7 @@
 #include "forwarding_transport.hpp"
 #include "rank_test.hpp"
 #include "shardloss/embedding.hpp"
+#include "uneven_split.hpp"
 
 namespace shardloss::test {
 namespace {
@@ -67,6 +68,68 @@ TEST_F(Wire, EveryWayTakesTheCallsAndBytesOfThePlan) {
         const Traffic backward = planned(loss.plan(), "backward");
         EXPECT_EQ(two_step.bytes, forward.bytes + backward.bytes);
         EXPECT_EQ(two_step.calls, forward.calls + backward.calls);
+      }
+    }
+  }
+}
+
+/// K of WIRE.md: the fewest chunks of at most `most` rows of the group, where chunk i takes rows
+/// [i N_r / K, (i + 1) N_r / K) of every rank.
+std::int64_t chunks_of(const std::vector<std::int64_t>& split, std::int64_t most) {
+  if (std::accumulate(split.begin(), split.end(), std::int64_t{0}) == 0) return 0;
+  for (std::int64_t chunks = 1;; ++chunks) {
+    bool fits = true;
+    for (std::int64_t i = 0; i < chunks; ++i) {
+      std::int64_t rows = 0;
+      for (const std::int64_t own : split) rows += (i + 1) * own / chunks - i * own / chunks;
+      fits = fits && rows <= most;
+    }
+    if (fits) return chunks;
+  }
+}
+
+// The plan counts even rows, so that uneven ones are held against the formulas of WIRE.md.
+TEST_F(Wire, UnevenRowsTakeTheCallsAndBytesOfTheFormulas) {
+  if (ranks() == 1) GTEST_SKIP() << "nothing leaves the rank";
+  constexpr std::int64_t width = 11, chunk_rows = 6;
+  for (const DType dtype : {DType::float32, DType::bfloat16}) {
+    for (const Accumulation accumulation : {Accumulation::automatic, Accumulation::compact}) {
+      Problem problem = plain_problem(60, width, 37, dtype);
+      problem.layout = Layout::row_sharded;
+      problem.chunking = {Chunking::Rule::rows, chunk_rows};
+      problem.accumulation = accumulation;
+      const std::int64_t e = dtype == DType::bfloat16 ? 2 : 4;
+      const std::int64_t f = accumulation == Accumulation::compact ? e : 4;
+      const Loss loss(problem, communicator(), device());
+      for (const std::int64_t rows : {0, 1, 5, 29, 60}) {
+        for (int hole = 0; hole < ranks(); ++hole) {
+          Sample sample = fill_rows(problem, rows, ranks(), 32);
+          sample.split = uneven_split(rows, ranks(), hole);
+          SCOPED_TRACE(describe_options(sample));
+          const std::int64_t chunks = chunks_of(sample.split, chunk_rows);
+          const std::int64_t exchange = 128 + 32 * chunk_rows;
+          const std::int64_t gathered = sample.own_rows(rank()) * (width * e + 40);
+          const std::int64_t gradient = rows * width * f;
+          const int closings = on_gpu() && rows > 0 ? 1 : 0;
+          const Tensors tensors = place(sample);
+          const Traffic fused = counted([&] { run(loss, tensors, Way::fused); });
+          EXPECT_EQ(fused.bytes, (chunks + 1) * exchange + gathered + gradient + closings * 128);
+          EXPECT_EQ(fused.calls, chunks + 1 + 2 * chunks + chunks + closings);
+          const Execution on{test_stream()};
+          Saved saved = loss.make_saved();
+          const Traffic forward = counted([&] {
+            loss.forward(tensors.inputs(), tensors.outputs(), &saved, on);
+            loss.wait(test_stream());
+          });
+          EXPECT_EQ(forward.bytes, (chunks + 1) * exchange + gathered + closings * 128);
+          EXPECT_EQ(forward.calls, chunks + 1 + 2 * chunks + closings);
+          const Traffic backward = counted([&] {
+            loss.backward(tensors.inputs(), saved, {}, tensors.gradients(), on);
+            loss.wait(test_stream());
+          });
+          EXPECT_EQ(backward.bytes, exchange + gathered + gradient + closings * 128);
+          EXPECT_EQ(backward.calls, 1 + 2 * chunks + chunks + closings);
+        }
       }
     }
   }
