@@ -48,20 +48,6 @@ Sample batch(const Problem& problem, std::int64_t rows, std::uint64_t seed, std:
   return sample;
 }
 
-/// Rows [first, first + rows) of a batch as a replica's.
-Sample part_of(const Sample& joined, std::int64_t first, std::int64_t rows) {
-  Sample part = joined;
-  const auto cut = [&](auto& values, std::int64_t width) {
-    const auto begin = values.begin() + static_cast<std::ptrdiff_t>(first * width);
-    values = {begin, begin + static_cast<std::ptrdiff_t>(rows * width)};
-  };
-  cut(part.data.hidden, joined.problem.hidden);
-  cut(part.data.targets, 1);
-  cut(part.data.token_weights, 1);
-  part.data.rows = rows;
-  return part;
-}
-
 TEST_F(Grid, Case12_EachTensorParallelGroupComputesWithItsOwnData) {
   for (const GridOrder order : {GridOrder::strided, GridOrder::contiguous}) {
     const ProcessGrid grid = make_grid(MPI_COMM_WORLD, 2, order, deadline);
@@ -113,7 +99,7 @@ void expect_joined_batch(const ProcessGrid& grid, Layout layout, Way way, bool u
   const int replica = grid.data_parallel.rank();
   const Sample joined = batch(replica_problem(Layout::replicated, rows), rows, 30, 0);
   Sample part =
-      replica == 0 ? part_of(joined, 0, of_first) : part_of(joined, of_first, rows - of_first);
+      replica == 0 ? rows_of(joined, 0, of_first) : rows_of(joined, of_first, rows - of_first);
   part.problem.layout = layout;
   part.problem.normalizer = true;
   part.data.normalizer = 0;

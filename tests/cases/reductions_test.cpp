@@ -145,13 +145,7 @@ TEST_F(Cases, T15_MicroBatchesAddUpToTheWholeBatch) {
 
 /// Rows [first, first + rows) of a batch, by themselves; row_sharded: none on one rank of many.
 Sample micro_batch(const Sample& batch, std::int64_t first, std::int64_t rows, int hole) {
-  Sample micro = batch;
-  micro.data.rows = rows;
-  const std::int64_t d = batch.problem.hidden;
-  const auto hidden = batch.data.hidden.begin() + first * d;
-  micro.data.hidden.assign(hidden, hidden + rows * d);
-  const auto targets = batch.data.targets.begin() + first;
-  micro.data.targets.assign(targets, targets + rows);
+  Sample micro = rows_of(batch, first, rows);
   if (batch.problem.layout == Layout::replicated) return micro;
   micro.split.assign(static_cast<std::size_t>(ranks()), 0);
   for (std::int64_t i = 0; i < rows; ++i) {

@@ -52,35 +52,6 @@ TEST_F(Layouts, T35_RowShardedGivesTheNumbersOfReplicated) {
                         answer_of(sharded, communicator(), way));
 }
 
-/// `b` against `a` as against a reference, within what each may be off.
-std::string differences_between(const Sample& sample, const Answer& a, const Answer& b,
-                                const Plan& plan) {
-  ReferenceResult exact = reference(sample.data);
-  const double magnitude = exact.logit_magnitude;
-  exact.loss = a.loss;
-  exact.row_loss = a.row_loss;
-  exact.lse = a.lse;
-  exact.target_logprob = a.target_logprob;
-  exact.entropy = a.entropy;
-  exact.argmax = a.argmax;
-  exact.correct = a.correct;
-  exact.counted_rows = a.counted_rows[0];
-  exact.cross_entropy = a.cross_entropy[0];
-  exact.z_loss = a.z_loss[0];
-  exact.grad_hidden = a.grad_hidden;
-  exact.grad_weight = a.grad_weight;
-  exact.grad_bias = a.grad_bias;
-  const double sums = static_cast<double>(std::max<std::int64_t>(plan.chunks, plan.ranks));
-  const tolerance::Allowed allowed =
-      tolerance::allowed(sample.problem, plan.logits_dtype, magnitude, sums);
-  std::string text;
-  for (const Comparison& worst : compare_all(sample.data, exact, b, allowed))
-    if (!worst.passed())
-      text += worst.output + ": " + std::to_string(worst.got) + " and " +
-              std::to_string(worst.want) + ", " + std::to_string(worst.share) + " of allowed\n";
-  return text;
-}
-
 /// Rows at random, half of them on the last rank, none on `hole` where another may hold them.
 std::vector<std::int64_t> split_around(std::int64_t rows, int hole, std::mt19937& random) {
   const auto count = static_cast<unsigned>(ranks());
@@ -121,7 +92,7 @@ TEST_F(Layouts, T35_RandomProblemsGiveTheSameNumbersInBothLayouts) {
         SCOPED_TRACE((way == Way::fused ? "fused " : "two_step ") + describe_options(sharded));
         const Answer got = answer(apart, sharded);
         EXPECT_EQ(differences(sharded, got, apart.plan()), "");
-        EXPECT_EQ(differences_between(sharded, want, got, apart.plan()), "");
+        EXPECT_EQ(disagreements(sharded, got, want, apart.plan(), 1), "");
       }
     }
   }

@@ -355,18 +355,46 @@ Answer whole(const Sample& sample, const Answer& mine, const Communicator& group
                 [&](const std::vector<double>& values) { return gather(group, values); });
 }
 
-std::string differences(const Sample& sample, const Answer& answer, const Plan& plan) {
-  const ReferenceResult exact = reference(sample.data);
+namespace {
+
+// The outputs whose worst element is past `times` what is allowed. `exact` is what they should be.
+std::string worst_elements(const Sample& sample, const ReferenceResult& exact, const Answer& answer,
+                           const Plan& plan, double times) {
   const double sums = static_cast<double>(std::max<std::int64_t>(plan.chunks, plan.ranks));
   const tolerance::Allowed allowed =
       tolerance::allowed(sample.problem, plan.logits_dtype, exact.logit_magnitude, sums);
   std::ostringstream text;
   for (const Comparison& worst : compare_all(sample.data, exact, answer, allowed)) {
-    if (worst.passed()) continue;
+    if (worst.share <= times) continue;
     text << worst.output << "[" << worst.row << ", " << worst.column << "]: got " << worst.got
          << ", want " << worst.want << ", " << worst.share << " of what is allowed\n";
   }
   return text.str();
+}
+
+}  // namespace
+
+std::string differences(const Sample& sample, const Answer& answer, const Plan& plan) {
+  return worst_elements(sample, reference(sample.data), answer, plan, 1);
+}
+
+std::string disagreements(const Sample& sample, const Answer& got, const Answer& want,
+                          const Plan& plan, double times) {
+  ReferenceResult exact = reference(sample.data);
+  exact.loss = want.loss;
+  exact.row_loss = want.row_loss;
+  exact.lse = want.lse;
+  exact.target_logprob = want.target_logprob;
+  exact.entropy = want.entropy;
+  exact.argmax = want.argmax;
+  exact.correct = want.correct;
+  exact.cross_entropy = want.cross_entropy.front();
+  exact.z_loss = want.z_loss.front();
+  exact.counted_rows = want.counted_rows.front();
+  exact.grad_hidden = want.grad_hidden;
+  exact.grad_weight = want.grad_weight;
+  exact.grad_bias = want.grad_bias;
+  return worst_elements(sample, exact, got, plan, times);
 }
 
 std::string check(const Sample& sample, const Communicator& communicator, Way way,

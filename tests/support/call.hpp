@@ -88,6 +88,11 @@ Answer whole(const Sample& sample, const Answer& mine, const Communicator& group
 /// they are, and their share of what is allowed.
 std::string differences(const Sample& sample, const Answer& answer, const Plan& plan);
 
+/// Compares two whole answers to one sample with each other; empty where they differ by no more
+/// than `times` what either may be off.
+std::string disagreements(const Sample& sample, const Answer& got, const Answer& want,
+                          const Plan& plan, double times);
+
 /// Makes the Loss, runs, gathers, compares, checks the guards: everything at once, in the numbering
 /// of the group. Empty: it fits.
 std::string check(const Sample& sample, const Communicator& communicator, Way way,

@@ -247,6 +247,20 @@ Sample fill_rows(const Problem& problem, std::int64_t rows, int ranks, std::uint
   return sample;
 }
 
+Sample rows_of(const Sample& batch, std::int64_t first, std::int64_t rows) {
+  Sample part = batch;
+  const auto cut = [&](auto& values, std::int64_t width) {
+    if (values.empty()) return;
+    const auto begin = values.begin() + static_cast<std::ptrdiff_t>(first * width);
+    values = {begin, begin + static_cast<std::ptrdiff_t>(rows * width)};
+  };
+  cut(part.data.hidden, batch.problem.hidden);
+  cut(part.data.targets, 1);
+  cut(part.data.token_weights, 1);
+  part.data.rows = rows;
+  return part;
+}
+
 Sample random_sample(int ranks, std::uint64_t seed) {
   Random random(seed * 7919 + static_cast<std::uint64_t>(ranks));
   Problem p;

@@ -41,6 +41,10 @@ Sample fill(const Problem& problem, int ranks, std::uint64_t seed);
 /// The same for a call of `rows` rows, fewer than max_rows.
 Sample fill_rows(const Problem& problem, std::int64_t rows, int ranks, std::uint64_t seed);
 
+/// Rows [first, first + rows) of a sample with hard targets, by themselves: their hidden states,
+/// targets and token weights. The split is the caller's.
+Sample rows_of(const Sample& batch, std::int64_t first, std::int64_t rows);
+
 /// A random problem with random options, sizes (1, primes, 8k + 3), shard widths (0 too), chunks.
 Sample random_sample(int ranks, std::uint64_t seed);
 
