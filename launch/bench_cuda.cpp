@@ -194,7 +194,8 @@ void print_row(const Json& row) {
   std::printf(
       "  %.0f tokens/s  %.1f TF/s, products %.1f%s  %s%s  "
       "collectives %.3f ms, not hidden %.3f ms  enqueued in %.3f ms  "
-      "workspace %.1f MiB, by the device's count %.1f MiB, %.1f MiB in passes\n",
+      "workspace %.1f MiB, by the device's count %.1f MiB, %.1f MiB by the first pass, %.1f MiB "
+      "in passes\n",
       row["pass"]["tokens_per_second"].get<double>(),
       1e-3 * row["pass"]["gflops_per_second"].get<double>(),
       1e-3 * row["products"]["gflops_per_second"].get<double>(),
@@ -203,6 +204,7 @@ void print_row(const Json& row) {
       number("collectives_ms"), number("not_hidden_ms"), number("enqueue_ms"),
       row["memory"]["workspace_bytes"].get<double>() / (1 << 20),
       row["memory"]["device_bytes"].get<double>() / (1 << 20),
+      row["memory"]["device_bytes_first_pass"].get<double>() / (1 << 20),
       row["memory"]["device_bytes_in_passes"].get<double>() / (1 << 20));
   print_variants(row["variants"]);
 }
@@ -247,6 +249,7 @@ Json bench_cuda(World& world, const Options& options) {
   const Loss loss(data.share.problem, group, device);
   const std::int64_t constructed = free_device_bytes();
   Job job(loss, data.share, options.way, options.outputs);
+  const std::int64_t staged = free_device_bytes();
   (void)job.run();
   const std::int64_t ready = free_device_bytes();
   (void)job.run();
@@ -268,6 +271,7 @@ Json bench_cuda(World& world, const Options& options) {
   row["versions"] = versions();
   row["memory"] = {{"workspace_bytes", loss.plan().workspace_bytes},
                    {"device_bytes", before - constructed},
+                   {"device_bytes_first_pass", staged - ready},
                    {"device_bytes_in_passes", ready - after}};
   row["variants"] = variants.rows(times.pass);
   row["options"] = to_json(loss.problem());

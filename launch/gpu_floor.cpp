@@ -10,9 +10,8 @@
 namespace shardloss::launch {
 namespace {
 
-constexpr std::size_t workspace_bytes = 64 << 20;
+constexpr std::size_t workspace_bytes = 32 << 20;  // the library's
 constexpr int most_candidates = 16;
-constexpr int finalists = 5;
 constexpr int rounds = 3;
 constexpr float burst_ms = 60, settling_ms = 20;  // the second is the beginning of the first
 
@@ -93,8 +92,8 @@ LtProduct::~LtProduct() {
   (void)cublasLtMatmulDescDestroy(description_);
 }
 
-// A card at its limit of power sets its clock by what it has run for some ten milliseconds. So the
-// best of a quick look run in bursts, each long enough to pay for the energy that it takes.
+// A card at its limit of power sets its clock by what it has run for some ten milliseconds. So each
+// runs in bursts, long enough to pay for the energy that it takes.
 int LtProduct::tune(const void* a, const void* b, void* d, float beta,
                     const DeviceMemory& workspace, cudaStream_t stream) {
   cublasLtMatmulPreference_t preference = nullptr;
@@ -137,19 +136,13 @@ int LtProduct::tune(const void* a, const void* b, void* d, float beta,
     throw Error(ErrorCode::device, "none of cublasLt's " + std::to_string(count) +
                                        " algorithms for a product of the floor runs");
   const int tried = static_cast<int>(ran.size());
-  for (int turn = 0; turn < rounds; ++turn)
-    for (Candidate& one : ran) one.times.push_back(time(one, 1, 1));
-  // cublasLt's first goes on whatever it took.
-  std::stable_sort(ran.begin() + 1, ran.end(),
-                   [](const Candidate& l, const Candidate& r) { return l.median() < r.median(); });
-  ran.resize(std::min<std::size_t>(ran.size(), finalists));
-  std::vector<float> quick;
-  for (const Candidate& one : ran) quick.push_back(std::max(one.median(), 1e-3f));
-  for (Candidate& one : ran) one.times.clear();
+  std::vector<float> once;
+  once.reserve(ran.size());
+  for (const Candidate& one : ran) once.push_back(std::max(time(one, 1, 1), 1e-3f));
   for (int round = 0; round < rounds; ++round) {
     for (std::size_t i = 0; i < ran.size(); ++i) {
       const auto times = [&](float ms) {
-        return std::max(1, static_cast<int>(std::ceil(ms / quick[i])));
+        return std::max(1, static_cast<int>(std::ceil(ms / once[i])));
       };
       ran[i].times.push_back(time(ran[i], times(settling_ms), times(burst_ms - settling_ms)));
     }
@@ -158,7 +151,14 @@ int LtProduct::tune(const void* a, const void* b, void* d, float beta,
       ran.begin(), ran.end(),
       [](const Candidate& l, const Candidate& r) { return l.median() < r.median(); });
   algorithm_ = found.at(best->number).algo;
-  choice_ = "number " + std::to_string(best->number + 1) + " of " + std::to_string(count) + ", " +
+  std::uint32_t tile = 0;
+  std::uint16_t cluster = 0;
+  (void)cublasLtMatmulAlgoConfigGetAttribute(&algorithm_, CUBLASLT_ALGO_CONFIG_TILE_ID, &tile,
+                                             sizeof tile, nullptr);
+  (void)cublasLtMatmulAlgoConfigGetAttribute(&algorithm_, CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID,
+                                             &cluster, sizeof cluster, nullptr);
+  choice_ = "number " + std::to_string(best->number + 1) + " of " + std::to_string(count) +
+            ", tile " + std::to_string(tile) + " cluster " + std::to_string(cluster) + ", " +
             std::to_string(best->median()) + " ms";
   return tried;
 }

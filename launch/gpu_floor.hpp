@@ -1,5 +1,7 @@
 /// \file
-/// The three matrix products of a pass alone on a GPU: what the CUDA pass is measured against.
+/// The three matrix products of a pass alone on a GPU: what the CUDA pass is measured against. They
+/// are the fastest of cublasLt's own candidates. The library also tries those in other orders, and
+/// may multiply faster.
 #pragma once
 
 #include <cublasLt.h>
@@ -38,7 +40,7 @@ class LtProduct {
   /// fastest. Returns how many ran.
   int tune(const void* a, const void* b, void* d, float beta, const DeviceMemory& workspace,
            cudaStream_t stream);
-  /// What was kept: its number among the candidates and its time.
+  /// What was kept: its number among the candidates, its tile and cluster, its time.
   const std::string& choice() const { return choice_; }
   void run(const void* a, const void* b, void* d, float beta, const DeviceMemory& workspace,
            cudaStream_t stream);

@@ -27,6 +27,12 @@
 namespace shardloss::detail {
 namespace {
 
+// As many bytes from each rank.
+Ticket all_gather_equal(Transport& transport, void* data, std::int64_t bytes, Stream stream) {
+  const std::vector<std::int64_t> from_each(static_cast<std::size_t>(transport.size()), bytes);
+  return transport.all_gather(data, from_each, stream);
+}
+
 class Pass {
  public:
   Pass(const Call& call, const Plan& plan, const WorkspaceMap& map, Backend& backend,
@@ -40,7 +46,7 @@ class Pass {
       start_exchange(0);
       finish_exchange(0, gathers());
     }
-    for (std::size_t i = 0; i < std::min(chunks().size(), slots()); ++i) gather_rows(chunks()[i]);
+    for (std::size_t i = 0; i < opening_chunks(); ++i) gather_rows(chunks()[i]);
     if (call_.operation == Operation::backward) {
       backward_chunks();
     } else {
@@ -123,6 +129,9 @@ class Pass {
     if (gathers()) backend_.give_way(call_.stream);
   }
 
+  // Those whose rows set out before anything else.
+  std::size_t opening_chunks() const { return std::min(chunks().size(), slots()); }
+
   // The chunk whose rows take the place of this one's.
   std::size_t ahead_of(const Chunk& chunk) const {
     return static_cast<std::size_t>(chunk.index) + slots();
@@ -149,8 +158,7 @@ class Pass {
   void arrive(const Chunk& chunk) {
     for (Ticket& ticket : rows_[at(chunk)]) wait(ticket);
     // The second chunk's rows are on the wire behind the first's.
-    if (gathers() && chunk.index == 0 && std::min(chunks().size(), slots()) > 1)
-      backend_.give_way(call_.stream);
+    if (gathers() && chunk.index == 0 && opening_chunks() > 1) backend_.give_way(call_.stream);
   }
 
   void logits_and_statistics(const Chunk& chunk) {
@@ -162,10 +170,8 @@ class Pass {
   // Step 4, on the wire.
   void start_exchange(int slot) {
     if (transport_.size() == 1) return;
-    const std::vector<std::int64_t> bytes(static_cast<std::size_t>(transport_.size()),
-                                          map_.exchange_bytes);
-    exchange_[static_cast<std::size_t>(slot)] =
-        transport_.all_gather(buffer(Buffer::exchange, slot), bytes, call_.stream);
+    exchange_[static_cast<std::size_t>(slot)] = all_gather_equal(
+        transport_, buffer(Buffer::exchange, slot), map_.exchange_bytes, call_.stream);
   }
 
   void finish_exchange(int slot, bool sum_denominators) {
@@ -236,9 +242,8 @@ class Pass {
 void close_call(const WorkspaceMap& map, Backend& backend, Transport& transport,
                 std::byte* workspace, Stream stream) {
   backend.close(workspace, stream);
-  const std::vector<std::int64_t> bytes(static_cast<std::size_t>(transport.size()),
-                                        sizeof(CallHeader));
-  transport.wait(transport.all_gather(map.in(workspace, Buffer::exchange, 0), bytes, stream),
+  transport.wait(all_gather_equal(transport, map.in(workspace, Buffer::exchange, 0),
+                                  sizeof(CallHeader), stream),
                  stream);
   backend.agree_closed(workspace, stream);
 }
@@ -257,10 +262,8 @@ void refuse_call(std::uint64_t number, const WorkspaceMap& map, Transport& trans
   header.call = number;
   std::memcpy(exchange.get() + segment * static_cast<std::size_t>(transport.rank()), &header,
               sizeof header);
-  const std::vector<std::int64_t> bytes(static_cast<std::size_t>(transport.size()),
-                                        map.exchange_bytes);
   try {
-    transport.wait(transport.all_gather(exchange.get(), bytes, {}), {});
+    transport.wait(all_gather_equal(transport, exchange.get(), map.exchange_bytes, {}), {});
   } catch (const Error&) {
     (void)exchange.release();  // a late peer may still write into it: leaked on purpose
     throw;

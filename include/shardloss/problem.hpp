@@ -49,10 +49,10 @@ struct Chunking {
 
 /// How matrix-product algorithms are chosen (CUDA). The plan lists the outcome.
 enum class GemmChoice : std::uint8_t {
-  heuristic,  ///< from the cache file named by SHARDLOSS_GEMM_CACHE where it has the shape, else
-              ///< cublasLt's first
-  tuned,  ///< timed once at construction, in temporary buffers, where the cache does not have the
-          ///< shape
+  heuristic,  ///< the cached one where this process has timed the shape, or the file named by
+              ///< SHARDLOSS_GEMM_CACHE has it; else cublasLt's first
+  tuned,      ///< the same, but what is not cached is timed at construction, in temporary buffers,
+              ///< for some seconds a product
 };
 
 /// Everything that the ranks of a group must agree on; construction checks that they do.

@@ -209,7 +209,7 @@ void CudaBackend::report_invalid_input() {
   Mailbox& box = *owned_->mailbox.host();
   const std::uint32_t kind = read(box.invalid);
   if (kind == 0) return;
-  if (kind == 2) {
+  if (kind == Mailbox::invalid_row_index) {
     const std::string text = "row_index: entry " + std::to_string(box.invalid_row) + " is " +
                              std::to_string(box.invalid_value) +
                              ", outside the rows of its rank's hidden";

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
-#include <numeric>
 #include <vector>
 
 #include "resources.hpp"
@@ -11,50 +9,82 @@
 namespace shardloss::detail::cuda {
 namespace {
 
-constexpr int turns = 3;
-constexpr std::size_t most_in_bursts = 4;  // way 0 always is, beside or among them
-constexpr float far_behind = 1.25f;
-constexpr int bursts = 3;
+constexpr int later_turns = 2;  // after the first, which leaves the most out
+constexpr int bursts = 5;
 constexpr float burst_ms = 60;
 constexpr float settling_ms = 20;  // of a burst, not counted
+constexpr std::size_t others_in_turns = 32;
+constexpr std::size_t others_in_bursts = 8;
+constexpr float behind_in_turns = 1.25f;
+constexpr float behind_in_bursts = 1.04f;  // they repeat within 2 %
 
-constexpr float never = std::numeric_limits<float>::infinity();
+struct Way {
+  std::size_t number = 0;
+  float once_ms = 0;  // by turns
+  std::vector<float> times;
 
-float median(std::vector<float> values) {
-  if (values.empty()) return never;
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
+  float median() const {
+    std::vector<float> sorted = times;
+    std::sort(sorted.begin(), sorted.end());
+    return sorted[sorted.size() / 2];
+  }
+};
 
 class Contest {
  public:
-  Contest(const std::function<void(std::size_t)>& enqueue, cudaStream_t stream)
-      : enqueue_(enqueue), stream_(stream) {}
-
-  /// Milliseconds of one run of each way, one after the other; `never` where it does not run.
-  std::vector<float> by_turns(std::size_t count) {
-    std::vector<std::vector<float>> times(count);
-    std::vector<bool> runs(count, true);
-    for (int turn = 0; turn <= turns; ++turn) {  // the first is not counted
-      for (std::size_t way = 0; way < count; ++way) {
-        if (!runs[way]) continue;
-        try {
-          const float once = run(way, 1);
-          if (turn > 0) times[way].push_back(once);
-        } catch (const Error&) {
-          if (std::count(runs.begin(), runs.end(), true) == 1) throw;  // nothing else is left
-          runs[way] = false;
-          times[way].clear();
-        }
-      }
-    }
-    std::vector<float> medians;
-    medians.reserve(count);
-    for (const auto& of_one : times) medians.push_back(median(of_one));
-    return medians;
+  Contest(std::size_t favourites, std::size_t count,
+          const std::function<void(std::size_t)>& enqueue, cudaStream_t stream)
+      : favourites_(favourites), ways_(count), enqueue_(enqueue), stream_(stream) {
+    for (std::size_t i = 0; i < count; ++i) ways_[i].number = i;
   }
 
-  /// Milliseconds of one run.
+  /// One run of each way, one after the other.
+  void turn() {
+    for (Way& way : ways_) way.times.push_back(run(way.number, 1));
+  }
+
+  void forget_turns() {
+    for (Way& way : ways_) {
+      way.once_ms = way.median();
+      way.times.clear();
+    }
+  }
+
+  /// Many runs of each way, first some that are not counted.
+  void burst() {
+    for (Way& way : ways_) {
+      const auto times = [&](float ms) {
+        return std::max(1, static_cast<int>(std::ceil(ms / std::max(way.once_ms, 1e-3f))));
+      };
+      for (int i = times(settling_ms); i > 0; --i) enqueue_(way.number);
+      way.times.push_back(run(way.number, times(burst_ms - settling_ms)));
+    }
+  }
+
+  /// Leaves out what takes more than `behind` times the fastest, and all but the first `others`
+  /// that are no favourites. Way 0 stays, and stays in front.
+  void narrow(float behind, std::size_t others) {
+    std::stable_sort(ways_.begin() + 1, ways_.end(),
+                     [](const Way& a, const Way& b) { return a.median() < b.median(); });
+    const float limit = behind * fastest().median();
+    std::erase_if(ways_, [&](const Way& way) {
+      if (way.number == 0) return false;
+      if (way.median() > limit) return true;
+      if (way.number < favourites_) return false;
+      if (others == 0) return true;
+      --others;
+      return false;
+    });
+  }
+
+  const Way& fastest() const {
+    return *std::min_element(ways_.begin(), ways_.end(),
+                             [](const Way& a, const Way& b) { return a.median() < b.median(); });
+  }
+  const Way& first() const { return ways_.front(); }
+
+ private:
+  /// Milliseconds of one of `times` runs.
   float run(std::size_t way, int times) {
     SHARDLOSS_CUDA(cudaEventRecord(begin_.get(), stream_));
     for (int i = 0; i < times; ++i) enqueue_(way);
@@ -65,15 +95,8 @@ class Contest {
     return milliseconds / static_cast<float>(times);
   }
 
-  float burst(std::size_t way, float once_ms) {
-    const auto times = [&](float ms) {
-      return std::max(1, static_cast<int>(std::ceil(ms / std::max(once_ms, 1e-3f))));
-    };
-    for (int i = times(settling_ms); i > 0; --i) enqueue_(way);
-    return run(way, times(burst_ms - settling_ms));
-  }
-
- private:
+  std::size_t favourites_;
+  std::vector<Way> ways_;
   const std::function<void(std::size_t)>& enqueue_;
   cudaStream_t stream_;
   TimedEvent begin_, end_;
@@ -81,30 +104,19 @@ class Contest {
 
 }  // namespace
 
-ContestResult contest(std::size_t count, const std::function<void(std::size_t)>& enqueue,
-                      cudaStream_t stream) {
-  Contest contest(enqueue, stream);
-  const std::vector<float> once = contest.by_turns(count);
-  std::vector<std::size_t> order(count);
-  std::iota(order.begin(), order.end(), std::size_t{0});
-  std::stable_sort(order.begin(), order.end(),
-                   [&](std::size_t a, std::size_t b) { return once[a] < once[b]; });
-  std::vector<std::size_t> finalists;
-  for (const std::size_t way : order) {
-    const bool close = once[way] <= far_behind * once[order.front()];
-    if (std::isfinite(once[way]) && (way == 0 || (close && finalists.size() < most_in_bursts)))
-      finalists.push_back(way);
+ContestResult contest(std::size_t favourites, std::size_t count,
+                      const std::function<void(std::size_t)>& enqueue, cudaStream_t stream) {
+  Contest contest(favourites, count, enqueue, stream);
+  contest.turn();
+  contest.narrow(behind_in_turns, others_in_turns);
+  for (int i = 0; i < later_turns; ++i) contest.turn();
+  contest.narrow(behind_in_turns, others_in_bursts);
+  contest.forget_turns();
+  for (int i = 0; i < bursts; ++i) {
+    contest.burst();
+    contest.narrow(behind_in_bursts, others_in_bursts);
   }
-  std::vector<std::vector<float>> times(count);
-  for (int round = 0; round < bursts; ++round)
-    for (const std::size_t way : finalists) times[way].push_back(contest.burst(way, once[way]));
-
-  ContestResult result{order.front(), median(times[order.front()]), median(times[0])};
-  for (const std::size_t way : finalists) {
-    const float steady = median(times[way]);
-    if (steady < result.winner_ms) result = {way, steady, result.first_ms};
-  }
-  return result;
+  return {contest.fastest().number, contest.fastest().median(), contest.first().median()};
 }
 
 }  // namespace shardloss::detail::cuda

@@ -236,7 +236,7 @@ __global__ void __launch_bounds__(threads, 3)
     for (int r = count - 1; has_tail && r >= 0; --r)
       tail_sum += last_column<T, features>(d, scale, terms[r], first + r, tail);
   }
-  if (d.scratch == nullptr) return;
+  if (d.bias == nullptr) return;
   float* const share = d.scratch + line * columns;
   if (v < whole) {
 #pragma unroll
@@ -299,11 +299,11 @@ std::int64_t lines_of(const DlogitsArguments& d, unsigned tiles) {
 }
 
 template <class T, unsigned features>
-void launch_tiles(DlogitsArguments d, unsigned tiles, std::int64_t lines, cudaStream_t stream) {
+void launch_tiles(const DlogitsArguments& d, unsigned tiles, std::int64_t lines,
+                  cudaStream_t stream) {
   const std::int64_t columns = d.on.objective.columns;
   const std::int64_t span = (d.on.rows + lines - 1) / lines;
   lines = (d.on.rows + span - 1) / span;
-  if (d.bias == nullptr) d.scratch = nullptr;
   tile_kernel<T, features><<<static_cast<unsigned>(lines * tiles), threads, 0, stream>>>(
       d, scale_of(d.on.objective), tiles, span);
   SHARDLOSS_LAUNCHED("tile_kernel");

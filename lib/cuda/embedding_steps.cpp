@@ -13,7 +13,6 @@ void CudaBackend::embed_open(const EmbedCall& call) {
   o.targets = input_vector(call.ids);
   o.objective = objective_;
   o.reduction = Reduction::sum;
-  o.hash = !gathers();
   o.whole = !gathers();
   o.header.operation = static_cast<std::uint64_t>(call.operation);
   o.header.rows = call.rows_word;

@@ -64,6 +64,8 @@ struct GemmAlgorithm {
   std::string text;
 };
 
+class GemmDescription;
+
 /// Products of one device with a fixed choice of algorithms: equal shapes run the same one.
 class Gemms {
  public:
@@ -84,8 +86,7 @@ class Gemms {
  private:
   struct Prepared;
   Prepared& find(const GemmShape& shape, bool may_time);
-  GemmAlgorithm choose(const GemmShape& shape, Prepared& prepared, bool may_time);
-  GemmAlgorithm time(const GemmShape& shape, Prepared& prepared, const std::string& key);
+  GemmAlgorithm choose(GemmDescription& description, bool may_time);
   std::string key_of(const GemmShape& shape) const;
 
   LtHandle handle_;

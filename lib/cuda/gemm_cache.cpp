@@ -1,16 +1,21 @@
 // The cache of timed algorithms: {"<key>": {"algorithm": "<hex>", "text": "..."}}.
 #include "gemm_cache.hpp"
 
+#include <fcntl.h>
+#include <sys/file.h>
 #include <unistd.h>
 
 #include <array>
+#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <map>
 #include <mutex>
 #include <nlohmann/json.hpp>
+#include <system_error>
 
 namespace shardloss::detail::cuda {
 namespace {
@@ -19,7 +24,7 @@ using nlohmann::json;
 
 struct Cache {
   std::mutex mutex;
-  std::map<std::string, CachedAlgorithm> entries;
+  std::map<std::string, GemmAlgorithm> entries;
   bool loaded = false;
 };
 
@@ -69,7 +74,7 @@ void load(Cache& kept) {
   if (file_name().empty()) return;
   const auto file = read_file(file_name());  // outlives the loop over it
   for (const auto& [key, entry] : file.items()) {
-    CachedAlgorithm algorithm;
+    GemmAlgorithm algorithm;
     const bool complete = entry.is_object() && entry.contains("algorithm") &&
                           entry["algorithm"].is_string() && entry.contains("text") &&
                           entry["text"].is_string();
@@ -79,17 +84,45 @@ void load(Cache& kept) {
   }
 }
 
-// Several processes may do this at once: the file is replaced whole.
-void write(const std::string& key, const CachedAlgorithm& algorithm) {
+// Held by one process at a time; given up with the object, or with the process.
+class FileLock {
+ public:
+  explicit FileLock(const std::string& path)
+      : file_(::open(path.c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0666)) {
+    if (file_ < 0 || ::flock(file_, LOCK_EX) != 0) {
+      const std::string why = std::strerror(errno);
+      if (file_ >= 0) ::close(file_);
+      throw Error(ErrorCode::invalid_argument,
+                  "SHARDLOSS_GEMM_CACHE: cannot lock " + path + ": " + why);
+    }
+  }
+  ~FileLock() { ::close(file_); }
+  FileLock(const FileLock&) = delete;
+  FileLock& operator=(const FileLock&) = delete;
+
+ private:
+  int file_;
+};
+
+// Several processes may do this at once: one after the other they replace the file whole.
+void write(const std::string& key, const GemmAlgorithm& algorithm) {
   const std::string path = file_name();
   if (path.empty()) return;
+  const FileLock lock(path + ".lock");
   json content = read_file(path);
   content[key] = {{"algorithm", to_hex(algorithm.algorithm)}, {"text", algorithm.text}};
   const std::string draft = path + "." + std::to_string(getpid());
-  std::ofstream(draft) << content.dump(1) << '\n';
+  std::ofstream out(draft);
+  out << content.dump(1) << '\n';
+  out.close();
   std::error_code failure;
-  std::filesystem::rename(draft, path, failure);
+  if (out)
+    std::filesystem::rename(draft, path, failure);
+  else
+    failure = std::make_error_code(std::errc::io_error);
   if (failure) {
+    std::error_code ignored;
+    std::filesystem::remove(draft, ignored);
     throw Error(ErrorCode::invalid_argument,
                 "SHARDLOSS_GEMM_CACHE: cannot write " + path + ": " + failure.message());
   }
@@ -97,7 +130,7 @@ void write(const std::string& key, const CachedAlgorithm& algorithm) {
 
 }  // namespace
 
-std::optional<CachedAlgorithm> find_cached(const std::string& key) {
+std::optional<GemmAlgorithm> find_cached(const std::string& key) {
   Cache& kept = cache();
   const std::lock_guard lock(kept.mutex);
   if (!kept.loaded) load(kept);
@@ -106,7 +139,7 @@ std::optional<CachedAlgorithm> find_cached(const std::string& key) {
   return found->second;
 }
 
-void keep_cached(const std::string& key, const CachedAlgorithm& algorithm) {
+void keep_cached(const std::string& key, const GemmAlgorithm& algorithm) {
   Cache& kept = cache();
   const std::lock_guard lock(kept.mutex);
   kept.entries.insert_or_assign(key, algorithm);

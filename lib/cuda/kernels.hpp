@@ -62,9 +62,8 @@ struct OpenArguments {
   const float* normalizer = nullptr;
   Objective<float> objective;
   Reduction reduction = Reduction::mean;
-  bool hash = false;                            ///< replicated: ranks compare their targets
-  bool whole = false;                           ///< this rank's rows are the group's
-  CallHeader header{};                          ///< the words that the host knows
+  bool whole = false;   ///< this rank's rows are the group's, so ranks compare their targets
+  CallHeader header{};  ///< the words that the host knows
   std::byte* exchange[2] = {nullptr, nullptr};  ///< this rank's segment of each slot
   std::uint64_t* calls = nullptr;               ///< how many calls the object has seen
   Mailbox* mailbox = nullptr;
@@ -262,5 +261,10 @@ void scatter_rows(const std::int64_t* ids, std::int64_t rows, std::int64_t colum
 /// Fills a dense array with reproducible values of mean 0 and deviation `deviation`.
 void fill_random(void* out, DType dtype, std::int64_t count, float deviation, std::uint64_t seed,
                  cudaStream_t stream);
+
+// ---- checksum.cu
+
+/// *out = a checksum of `bytes` bytes, of which a part of a 4-byte word at the end does not count.
+void checksum(const void* in, std::size_t bytes, std::uint64_t* out, cudaStream_t stream);
 
 }  // namespace shardloss::detail::cuda

@@ -45,7 +45,7 @@ __device__ void scan_row(const OpenArguments& o, std::int64_t i, ScanShare& shar
   const float weight = real_at(o.weights, row, 1.0f);
   const bool hard = o.targets.data != nullptr;
   const std::int64_t target = hard ? integer_at(o.targets, row) : 0;
-  if (o.hash) {
+  if (o.whole) {
     share.hash += mix(mix(static_cast<std::uint64_t>(i) + 1) + static_cast<std::uint64_t>(target) +
                       0x9e3779b97f4a7c15ULL * static_cast<std::uint64_t>(named));
   }
@@ -96,7 +96,8 @@ __device__ void report_invalid(const CallHeader& header, Mailbox* mailbox, PassS
   mailbox->invalid_row = header.invalid_row;
   mailbox->invalid_value = header.invalid_value;
   __threadfence_system();
-  *const_cast<volatile std::uint32_t*>(&mailbox->invalid) = header.invalid < 0 ? 2 : 1;
+  *const_cast<volatile std::uint32_t*>(&mailbox->invalid) =
+      header.invalid < 0 ? Mailbox::invalid_row_index : Mailbox::invalid_target;
   if (header.invalid < 0) scalars.spoilt = 1;
 }
 
@@ -109,7 +110,7 @@ __global__ void __launch_bounds__(threads) open_kernel(OpenArguments o, int shar
   CallHeader header = o.header;
   // An integer atomic: calls of one object on several streams each get their own number.
   header.call = 1 + atomicAdd(reinterpret_cast<unsigned long long*>(o.calls), 1ULL);
-  header.targets = o.hash ? total.hash : 0;
+  header.targets = o.whole ? total.hash : 0;
   header.denominator = total.denominator;
   header.counted = total.counted;
   header.invalid = total.invalid;

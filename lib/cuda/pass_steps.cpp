@@ -75,7 +75,6 @@ void CudaBackend::open(const Call& call) {
   OpenArguments o = scan_arguments(call);
   o.normalizer = reals_of(call.in->normalizer);
   o.reduction = problem_.reduction;
-  o.hash = !gathers();
   o.whole = !gathers();
   o.header.operation = static_cast<std::uint64_t>(call.operation);
   o.header.rows = call.rows_word;
@@ -161,7 +160,7 @@ void CudaBackend::close(std::byte* workspace, Stream stream) {
 }
 
 void CudaBackend::agree_closed(std::byte* workspace, Stream stream) {
-  const ProfileRange range("close");
+  const ProfileRange range("agree_closed");
   const DeviceGuard guard(device_.index);
   AgreeArguments a = agree_arguments(workspace, 0);
   a.segment_bytes = sizeof(CallHeader);

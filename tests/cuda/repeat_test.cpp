@@ -10,8 +10,8 @@ namespace {
 
 using Repeated = GpuTest;
 
-Problem realistic(Layout layout, GemmChoice gemm) {
-  Problem problem = plain_problem(1024, 512, 32003, DType::bfloat16);
+Problem realistic(Layout layout, GemmChoice gemm, DType dtype = DType::bfloat16) {
+  Problem problem = plain_problem(1024, 512, 32003, dtype);
   problem.layout = layout;
   problem.gemm = gemm;
   problem.chunking = {Chunking::Rule::rows, 256};
@@ -99,14 +99,22 @@ TEST_F(Repeated, BothWaysGiveTheSameNumbers) {
 }
 
 TEST_F(Repeated, TunedProductsGiveTheSameNumbersAsHeuristicOnes) {
-  HashedCall heuristic =
-      call_of(communicator(), realistic(Layout::replicated, GemmChoice::heuristic));
-  HashedCall tuned = call_of(communicator(), realistic(Layout::replicated, GemmChoice::tuned));
-  for (const PlannedGemm& gemm : tuned.loss().plan().gemms)
-    EXPECT_NE(gemm.algorithm.find("timed"), std::string::npos) << gemm.algorithm;
-  heuristic.run(Way::fused);
-  tuned.run(Way::fused);
-  expect_same_numbers(heuristic, tuned);
+  for (const DType dtype : {DType::float32, DType::bfloat16, DType::float16}) {
+    SCOPED_TRACE(name(dtype));
+    // Of a size that no other test has had timed: the cache would give that to both.
+    Problem problem = realistic(Layout::replicated, GemmChoice::heuristic, dtype);
+    problem.chunking.value = 192;
+    HashedCall heuristic = call_of(communicator(), problem);
+    problem.gemm = GemmChoice::tuned;
+    HashedCall tuned = call_of(communicator(), problem);
+    for (const PlannedGemm& gemm : heuristic.loss().plan().gemms)
+      EXPECT_NE(gemm.algorithm.find("cublasLt's first"), std::string::npos) << gemm.algorithm;
+    for (const PlannedGemm& gemm : tuned.loss().plan().gemms)
+      EXPECT_NE(gemm.algorithm.find("timed"), std::string::npos) << gemm.algorithm;
+    heuristic.run(Way::fused);
+    tuned.run(Way::fused);
+    expect_same_numbers(heuristic, tuned);
+  }
 }
 
 // The split of the rows over ranks changes where they are, not what comes out.
