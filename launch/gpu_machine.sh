@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# Sourced by test_gpu and bench_gpu: the GPUs of this machine, and a build for them.
+# Sourced by test_gpu, bench_gpu and demo: the GPUs of this machine, and a build for them.
 
 # find_gpus: sets `gpus` to those that may be used.
 # shellcheck disable=SC2034 # whoever sources this reads it

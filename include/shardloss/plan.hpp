@@ -60,10 +60,11 @@ struct Plan {
   DType grad_hidden_partial_dtype = DType::float32;  ///< of dX before and during its reduction
   std::int64_t kept_rows = 0;                        ///< rows whose logits a Saved keeps
 
-  std::vector<PlannedBuffer> buffers;          ///< of the workspace, in its order
-  std::size_t workspace_bytes = 0;             ///< of one call; all buffers with their alignment
-  std::size_t saved_bytes = 0;                 ///< of one Saved, kept logits included
-  std::vector<PlannedGemm> gemms;              ///< of a full chunk
+  std::vector<PlannedBuffer> buffers;  ///< of the workspace, in its order
+  std::size_t workspace_bytes = 0;     ///< of one call; all buffers with their alignment
+  std::size_t saved_bytes = 0;         ///< of one Saved, kept logits included
+  /// Of a full chunk; the plan of a CUDA object goes on with the shorter chunks of max_rows rows.
+  std::vector<PlannedGemm> gemms;
   std::vector<PlannedCollective> collectives;  ///< of max_rows rows, row_sharded: spread evenly
   double forward_backward_flops = 0;           ///< of this rank, 2 per multiply-add
   double forward_flops = 0;                    ///< likewise

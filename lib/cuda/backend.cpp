@@ -175,7 +175,13 @@ std::set<std::int64_t> CudaBackend::other_chunk_rows(const Plan& plan) const {
 
 void CudaBackend::choose_gemms(Plan& plan) {
   const DeviceGuard guard(device_.index);
-  const std::set<std::int64_t> others = other_chunk_rows(plan);
+  const std::vector<PlannedGemm> of_full_chunk = plan.gemms;
+  for (const std::int64_t rows : other_chunk_rows(plan)) {
+    for (PlannedGemm gemm : of_full_chunk) {
+      (gemm.name == "grad_weight" ? gemm.k : gemm.m) = rows;
+      plan.gemms.push_back(gemm);
+    }
+  }
   for (PlannedGemm& gemm : plan.gemms) {
     if (plan.chunks == 0 || plan.shard.vocab == 0) {
       gemm.algorithm = "none: nothing to multiply";
@@ -184,8 +190,8 @@ void CudaBackend::choose_gemms(Plan& plan) {
     const Product product = gemm.name == "logits"        ? Product::logits
                             : gemm.name == "grad_hidden" ? Product::grad_hidden
                                                          : Product::grad_weight;
-    gemm.algorithm = owned_->gemms->prepare(shape_of(product, plan.chunk_rows));
-    for (const std::int64_t rows : others) owned_->gemms->prepare(shape_of(product, rows));
+    const std::int64_t rows = product == Product::grad_weight ? gemm.k : gemm.m;
+    gemm.algorithm = owned_->gemms->prepare(shape_of(product, rows));
   }
 }
 

@@ -51,22 +51,25 @@ std::string Gemms::key_of(const GemmShape& s) const {
 
 std::string Gemms::prepare(const GemmShape& shape) {
   const std::lock_guard lock(mutex_);
-  return find(shape, choice_ == GemmChoice::tuned).chosen.text;
+  return find(shape, [&](GemmDescription& description) { return choose(description); }).chosen.text;
 }
 
 void Gemms::run(const GemmShape& shape, const GemmOperands& operands, cudaStream_t stream) {
   const std::lock_guard lock(mutex_);
-  Prepared& prepared = find(shape, false);
+  // Not from the cache: what others have timed since must not change what this object runs.
+  Prepared& prepared =
+      find(shape, [&](GemmDescription& description) { return first(description); });
   prepared.description.enqueue(handle_.get(), operands, constants_.as<float>(),
                                prepared.chosen.algorithm, workspace_bytes_, stream);
 }
 
-Gemms::Prepared& Gemms::find(const GemmShape& shape, bool may_time) {
+template <class Choose>
+Gemms::Prepared& Gemms::find(const GemmShape& shape, Choose choose) {
   const auto known = prepared_.find(shape);
   if (known != prepared_.end()) return known->second;
   Prepared& prepared = prepared_.try_emplace(shape, shape).first->second;
   try {
-    prepared.chosen = choose(prepared.description, may_time);
+    prepared.chosen = choose(prepared.description);
   } catch (...) {
     prepared_.erase(shape);
     throw;
@@ -74,22 +77,24 @@ Gemms::Prepared& Gemms::find(const GemmShape& shape, bool may_time) {
   return prepared;
 }
 
-GemmAlgorithm Gemms::choose(GemmDescription& description, bool may_time) {
+GemmAlgorithm Gemms::choose(GemmDescription& description) {
   const std::string key = key_of(description.shape());
   const auto cached = find_cached(key);
   if (cached && description.accepts(handle_.get(), cached->algorithm, workspace_bytes_))
     return *cached;
-  if (may_time) {
-    GemmAlgorithm fastest =
-        tune(handle_.get(), description, constants_.as<float>(), workspace_bytes_);
-    keep_cached(key, fastest);
-    return fastest;
-  }
-  const auto first =
+  if (choice_ != GemmChoice::tuned) return first(description);
+  GemmAlgorithm fastest =
+      tune(handle_.get(), description, constants_.as<float>(), workspace_bytes_);
+  keep_cached(key, fastest);
+  return fastest;
+}
+
+GemmAlgorithm Gemms::first(GemmDescription& description) {
+  const auto algorithm =
       description
           .candidates(handle_.get(), workspace_bytes_, 1, description.shape().multiprocessors)
           .front();
-  return {first, description.text(first) + ", cublasLt's first"};
+  return {algorithm, description.text(algorithm) + ", cublasLt's first"};
 }
 
 }  // namespace shardloss::detail::cuda

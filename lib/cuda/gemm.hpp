@@ -79,14 +79,16 @@ class Gemms {
   /// Returns its description.
   std::string prepare(const GemmShape& shape);
 
-  /// Enqueues d (+)= alpha a b; logits: d = a b (+ bias). A shape that was not prepared gets
-  /// the cached or cublasLt's first algorithm, without timing.
+  /// Enqueues d (+)= alpha a b; logits: d = a b (+ bias). A shape that was not prepared runs
+  /// cublasLt's first algorithm.
   void run(const GemmShape& shape, const GemmOperands& operands, cudaStream_t stream);
 
  private:
   struct Prepared;
-  Prepared& find(const GemmShape& shape, bool may_time);
-  GemmAlgorithm choose(GemmDescription& description, bool may_time);
+  template <class Choose>
+  Prepared& find(const GemmShape& shape, Choose choose);
+  GemmAlgorithm choose(GemmDescription& description);
+  GemmAlgorithm first(GemmDescription& description);
   std::string key_of(const GemmShape& shape) const;
 
   LtHandle handle_;

@@ -160,6 +160,7 @@ enum class Waiting { in_wait, in_stream };
 struct Case {
   Misdeed misdeed;
   const char* step;
+  std::int64_t chunk;  ///< of three
   Layout layout;
   Waiting waiting;
 };
@@ -168,7 +169,7 @@ void PrintTo(const Case& c, std::ostream* out) {
   *out << (c.misdeed == Misdeed::sleep  ? "sleep"
            : c.misdeed == Misdeed::stop ? "stop"
                                         : "kill")
-       << " at " << c.step << ", " << name(c.layout)
+       << " at " << c.step << " of chunk " << c.chunk << ", " << name(c.layout)
        << (c.waiting == Waiting::in_wait ? ", in wait" : ", in a stream synchronisation");
 }
 
@@ -187,9 +188,10 @@ void wait_for_faulty_peer(const Member& member, const Case& c, const Communicato
   }
 }
 
-/// The call of rank 1, in whose second chunk it happens.
+/// The call of rank 1, in which it happens.
 void misbehave(const Member& member, const Case& c, const Communicator& group) {
-  const Fault fault{.misdeed = c.misdeed, .step = c.step, .chunk = 1, .duration = 2 * deadline};
+  const Fault fault{
+      .misdeed = c.misdeed, .step = c.step, .chunk = c.chunk, .duration = 2 * deadline};
   const auto transport = std::make_shared<FaultyTransport>(group, fault);
   const Trial t(member, usual_sample(c.layout), Communicator(transport));
   const Outcome outcome = outcome_of([&] {
@@ -228,12 +230,12 @@ TEST_P(GpuPeer, OthersGetOutInTimeAndLiveOn) {
 
 INSTANTIATE_TEST_SUITE_P(
     Faults, GpuPeer,
-    testing::Values(Case{Misdeed::sleep, "logits", Layout::replicated, Waiting::in_stream},
-                    Case{Misdeed::sleep, "grad_weight", Layout::row_sharded, Waiting::in_wait},
-                    Case{Misdeed::stop, "grad_hidden", Layout::replicated, Waiting::in_wait},
-                    Case{Misdeed::stop, "combine", Layout::row_sharded, Waiting::in_stream},
-                    Case{Misdeed::kill, "grad_hidden", Layout::replicated, Waiting::in_stream},
-                    Case{Misdeed::kill, "logits", Layout::row_sharded, Waiting::in_wait}));
+    testing::Values(Case{Misdeed::sleep, "logits", 0, Layout::replicated, Waiting::in_stream},
+                    Case{Misdeed::sleep, "grad_weight", 1, Layout::row_sharded, Waiting::in_wait},
+                    Case{Misdeed::stop, "grad_hidden", 2, Layout::replicated, Waiting::in_wait},
+                    Case{Misdeed::stop, "combine", 0, Layout::row_sharded, Waiting::in_stream},
+                    Case{Misdeed::kill, "grad_hidden", 1, Layout::replicated, Waiting::in_stream},
+                    Case{Misdeed::kill, "logits", 2, Layout::row_sharded, Waiting::in_wait}));
 
 // ---- Polite failures.
 
@@ -362,6 +364,33 @@ TEST_F(GpuFaults, AForbiddenAbortIsTheOwnersToMake) {
         EXPECT_LE(outcome_of([&] { const Loss gone = std::move(t.loss); }).took, 1s);
         EXPECT_EQ(cudaStreamQuery(test_cuda_stream()), cudaErrorNotReady);
         EXPECT_EQ(ncclCommAbort(owned), ncclSuccess);
+        EXPECT_EQ(cudaStreamSynchronize(test_cuda_stream()), cudaSuccess);
+        EXPECT_TRUE(t.loss_is_nan());
+      }
+      (void)member.meet();
+    }
+    if (member.rank() == 1) {
+      EXPECT_EQ(ncclCommAbort(owned), ncclSuccess);
+    }
+    expect_fresh_group_is_right(member);
+  }));
+}
+
+TEST_F(GpuFaults, AnAllowedAbortFreesTheStreamOfABorrowedCommunicator) {
+  expect_both_clean(in_two_processes([](const Member& member) {
+    warm_up(member);
+    ncclComm_t owned = nullptr;
+    ASSERT_EQ(ncclCommInitRank(&owned, 2, member.share_id(), member.rank()), ncclSuccess);
+    {
+      const Communicator group =
+          borrow_nccl(owned, member.device(), AbortPolicy::allowed, deadline);
+      const Trial t(member, usual_sample(), group);
+      t.run();
+      expect_right(member, t);
+      if (member.rank() == 0) {
+        const Outcome outcome = outcome_of([&] { t.run(); });
+        EXPECT_TRUE(outcome.is(ErrorCode::timeout)) << outcome.text();
+        EXPECT_LE(outcome.took, deadline + slack) << outcome.text();
         EXPECT_EQ(cudaStreamSynchronize(test_cuda_stream()), cudaSuccess);
         EXPECT_TRUE(t.loss_is_nan());
       }

@@ -107,12 +107,13 @@ TEST_F(SanitizerTarget, SoftTargetsOf16Bit) {
   }
 }
 
-// float32 logits whose 16-bit gradients overwrite them.
+// float32 logits whose 16-bit gradients overwrite them; sums of their columns are a kernel apart.
 TEST_F(SanitizerTarget, Float32LogitsOf16BitProblems) {
   for (const DType dtype : {DType::bfloat16, DType::float16}) {
     for (auto [name, problem] : families(dtype)) {
       SCOPED_TRACE(name);
       problem.accumulation = Accumulation::accurate;
+      problem.bias = true;
       problem.softcap = dtype == DType::float16 ? 5 : 0;
       expect_sample(sample_of(problem));
     }
@@ -155,6 +156,17 @@ TEST_F(SanitizerTarget, BiasPaddingAndFloat32Gradients) {
   }
 }
 
+// Column sums by several lines of blocks, which are added up.
+TEST_F(SanitizerTarget, BiasOverManyRows) {
+  for (const DType dtype : dtypes) {
+    Problem problem = small(dtype);
+    problem.max_rows = 20;
+    problem.bias = true;
+    problem.chunking = {Chunking::Rule::rows, 20};
+    expect_problem(problem);
+  }
+}
+
 TEST_F(SanitizerTarget, StridedTensorsAndAccumulation) {
   Style style;
   style.pad = 3;
@@ -174,6 +186,29 @@ TEST_F(SanitizerTarget, RowIndex) {
     sample.data.row_index = std::vector<std::int64_t>{1, 2, 4};
     expect_sample(sample);
   }
+}
+
+TEST_F(SanitizerTarget, Denominator) {
+  for (const bool soft : {false, true}) {
+    Problem problem = small(DType::bfloat16);
+    problem.soft_targets = soft;
+    const Sample sample = fill(problem, ranks(), 87);
+    const Tensors tensors = place(sample);
+    const Loss loss = make(sample);
+    DeviceArray total = DeviceArray::one(DType::float32, device());
+    total.write(std::vector<double>{3});
+    loss.add_denominator(tensors.inputs(), total.tensor(), {test_stream()});
+    loss.wait(test_stream());
+    const std::int64_t rows = soft ? sample.data.rows : reference(sample.data).counted_rows;
+    EXPECT_EQ(total.read(), std::vector<double>{3 + static_cast<double>(rows)});
+  }
+}
+
+// What timing algorithms launches beside products: values, checksums.
+TEST_F(SanitizerTarget, TunedProducts) {
+  Problem problem = small(DType::bfloat16);
+  problem.gemm = GemmChoice::tuned;
+  expect_problem(problem);
 }
 
 TEST_F(SanitizerTarget, KeptLogits) {

@@ -20,7 +20,7 @@ Problem busy_problem(DType dtype = DType::float32) {
 }
 
 TEST_F(Repeat, T33_EightRunsGiveTheSameBits) {
-  for (DType dtype : {DType::float32, DType::bfloat16}) {
+  for (DType dtype : {DType::float32, DType::bfloat16, DType::float16}) {
     for (Layout layout : {Layout::replicated, Layout::row_sharded}) {
       for (Way way : {Way::fused, Way::two_step}) {
         Problem problem = busy_problem(dtype);
