@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 #include <functional>
+#include <map>
 
 #include "shardloss/error.hpp"
 
@@ -36,6 +37,17 @@ cublasLtMatrixLayout_t layout(DType dtype, std::int64_t rows, std::int64_t colum
   return out;
 }
 
+/// What was chosen for products of some sizes: F is the same in all rows of a sweep.
+struct Chosen {
+  cublasLtMatmulAlgo_t algorithm{};
+  std::string text;
+  int tried = 0;
+};
+std::map<std::string, Chosen>& chosen() {
+  static std::map<std::string, Chosen> all;
+  return all;
+}
+
 /// Milliseconds of one of `times` runs, behind `before` others that are not counted.
 float time_of(const std::function<void()>& run, int before, int times, cudaStream_t stream) {
   DeviceEvent start, end;
@@ -55,6 +67,11 @@ float time_of(const std::function<void()>& run, int before, int times, cudaStrea
 // dX^T = W^T dU^T, dW^T = X^T dU.
 LtProduct::LtProduct(cublasLtHandle_t handle, Kind kind, const FloorShape& s, std::int64_t rows)
     : handle_(handle) {
+  for (const std::int64_t size :
+       {static_cast<std::int64_t>(kind), rows, s.hidden, s.vocab,
+        static_cast<std::int64_t>(s.dtype), static_cast<std::int64_t>(s.logits),
+        static_cast<std::int64_t>(s.grad_hidden), static_cast<std::int64_t>(s.grad_weight)})
+    sizes_ += std::to_string(size) + " ";
   check_lt(cublasLtMatmulDescCreate(&description_, CUBLAS_COMPUTE_32F, CUDA_R_32F),
            "cublasLtMatmulDescCreate");
   const cublasOperation_t transpose = CUBLAS_OP_T;
@@ -96,6 +113,12 @@ LtProduct::~LtProduct() {
 // runs in bursts, long enough to pay for the energy that it takes.
 int LtProduct::tune(const void* a, const void* b, void* d, float beta,
                     const DeviceMemory& workspace, cudaStream_t stream) {
+  const std::string key = sizes_ + (beta != 0 ? "adds" : "overwrites");
+  if (const auto known = chosen().find(key); known != chosen().end()) {
+    algorithm_ = known->second.algorithm;
+    choice_ = known->second.text;
+    return known->second.tried;
+  }
   cublasLtMatmulPreference_t preference = nullptr;
   check_lt(cublasLtMatmulPreferenceCreate(&preference), "cublasLtMatmulPreferenceCreate");
   const std::size_t bytes = workspace.bytes();
@@ -160,6 +183,7 @@ int LtProduct::tune(const void* a, const void* b, void* d, float beta,
   choice_ = "number " + std::to_string(best->number + 1) + " of " + std::to_string(count) +
             ", tile " + std::to_string(tile) + " cluster " + std::to_string(cluster) + ", " +
             std::to_string(best->median()) + " ms";
+  chosen()[key] = {algorithm_, choice_, tried};
   return tried;
 }
 

@@ -37,7 +37,7 @@ class LtProduct {
   LtProduct& operator=(const LtProduct&) = delete;
 
   /// Times the candidates of the heuristic on these operands, run as in a pass, and keeps the
-  /// fastest. Returns how many ran.
+  /// fastest; for all that follow of the same sizes in this process too. Returns how many ran.
   int tune(const void* a, const void* b, void* d, float beta, const DeviceMemory& workspace,
            cudaStream_t stream);
   /// What was kept: its number among the candidates, its tile and cluster, its time.
@@ -50,7 +50,7 @@ class LtProduct {
   cublasLtMatmulDesc_t description_ = nullptr;
   cublasLtMatrixLayout_t a_ = nullptr, b_ = nullptr, d_ = nullptr;
   cublasLtMatmulAlgo_t algorithm_{};
-  std::string choice_;
+  std::string sizes_, choice_;
   float alpha_ = 1;
 };
 

@@ -28,6 +28,7 @@ DeviceMemory copy_of(const std::int64_t* values, std::size_t count) {
   if (count == 0) return memory;
   SHARDLOSS_TEST_CUDA_CALL(
       cudaMemcpy(memory.data(), values, count * sizeof(std::int64_t), cudaMemcpyHostToDevice));
+  SHARDLOSS_TEST_CUDA_CALL(cudaStreamSynchronize(cudaStreamLegacy));  // it may be under way
   return memory;
 }
 

@@ -60,6 +60,7 @@ void copy_bytes(void* to, const void* from, std::size_t bytes, Device device) {
   if (device.kind == DeviceKind::cuda) {
     check(cudaDeviceSynchronize());
     check(cudaMemcpy(to, from, bytes, cudaMemcpyDefault));
+    check(cudaStreamSynchronize(cudaStreamLegacy));  // pageable memory may still be under way
     return;
   }
 #endif
