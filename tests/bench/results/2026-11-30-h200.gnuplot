@@ -1,30 +1,36 @@
 # gnuplot 2026-11-30-h200.gnuplot: time against memory, the sweeps of 2026-11-30-h200.jsonl
-set terminal svg size 800,500 dynamic background rgb 'white'
+set terminal svg size 800,540 dynamic background rgb 'white'
 set output '2026-11-30-h200.svg'
 set title 'forward and backward of 8192 rows, bf16, float32 dW, H200; 1024, 2048, 4096 rows a chunk'
 set xlabel 'workspace, MiB'
 set ylabel 'milliseconds'
 set logscale x 2
-set xrange [256:1400]
-set yrange [0:48]
+set xrange [256:2300]
+set yrange [0:56]
 set key outside below
 set grid
 # MiB, pass, its three products alone
 $one_4096 << EOD
-282.7 42.76 40.89
-533.3 41.17 39.21
-1034.5 39.25 38.76
+282.7 41.94 40.86
+533.3 38.72 39.27
+1034.5 38.52 38.22
 EOD
 $two_4096 << EOD
-314.8 22.88 21.72
-597.6 21.33 20.57
-1163.2 20.93 19.50
+314.8 21.66 21.62
+597.6 20.50 20.24
+1163.2 20.03 20.14
 EOD
 $one_2048 << EOD
-328.2 26.64 24.25
-624.3 25.53 22.75
-1216.5 24.65 22.42
+328.2 25.94 24.37
+624.3 24.89 22.83
+1216.5 23.73 22.40
+EOD
+$one_2304 << EOD
+532.2 50.35 48.40
+1032.3 46.63 42.76
+2032.5 45.80 42.68
 EOD
 plot $one_4096 using 1:2 with linespoints linetype 1 pointtype 7 title '4096 x 128256, one GPU', $one_4096 using 1:3 with lines linetype 1 dashtype 2 title 'its products alone', \
      $two_4096 using 1:2 with linespoints linetype 2 pointtype 7 title '4096 x 128256, two GPUs', $two_4096 using 1:3 with lines linetype 2 dashtype 2 title 'its products alone', \
-     $one_2048 using 1:2 with linespoints linetype 3 pointtype 7 title '2048 x 151552, one GPU', $one_2048 using 1:3 with lines linetype 3 dashtype 2 title 'its products alone'
+     $one_2048 using 1:2 with linespoints linetype 3 pointtype 7 title '2048 x 151552, one GPU', $one_2048 using 1:3 with lines linetype 3 dashtype 2 title 'its products alone', \
+     $one_2304 using 1:2 with linespoints linetype 4 pointtype 7 title '2304 x 256000, one GPU', $one_2304 using 1:3 with lines linetype 4 dashtype 2 title 'its products alone'

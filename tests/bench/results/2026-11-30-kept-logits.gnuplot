@@ -1,6 +1,6 @@
-# gnuplot 2026-11-29-kept-logits.gnuplot: the rows `keep` of 2026-11-29-h200.jsonl
+# gnuplot 2026-11-30-kept-logits.gnuplot: the rows `kept` of 2026-11-30-h200.jsonl
 set terminal svg size 800,450 dynamic background rgb 'white'
-set output '2026-11-29-kept-logits.svg'
+set output '2026-11-30-kept-logits.svg'
 set title 'forward, then backward: 8192 x 4096 x 128256, bf16, one H200, 2048 rows a chunk'
 set xlabel 'logits kept between the two, MiB'
 set ylabel 'milliseconds'
@@ -10,9 +10,9 @@ set key bottom left
 set grid
 # MiB kept, measured, the line of 8NVD - 2mVD operations through the first point
 $d << EOD
-0 54.33 54.33
-501 51.11 50.94
-1002 47.85 47.54
-2004 41.54 40.75
+0 51.84 51.84
+501 48.67 48.60
+1002 45.54 45.36
+2004 39.35 38.88
 EOD
 plot $d using 1:2 with linespoints pointtype 7 title 'measured', $d using 1:3 with lines dashtype 2 title 'by its operations'
