@@ -42,7 +42,7 @@ struct alignas(64) Mailbox {
   std::uint64_t value;         ///< rank 0's value of that field
   std::uint64_t other_value;   ///< other_rank's
   std::uint32_t invalid;       ///< what was seen since the host last cleared it: 0, or one of
-  static constexpr std::uint32_t invalid_target = 1;
+  static constexpr std::uint32_t invalid_target = 1;     ///< a target outside the vocabulary
   static constexpr std::uint32_t invalid_row_index = 2;  ///< an entry points outside the rows
   std::uint32_t aborted;       ///< written by the host before an abort: the pass ends in NaN
   std::int64_t invalid_row;    ///< the row in the group's numbering; or the place in the index
