@@ -183,6 +183,9 @@ Json row_json(const Loss& loss, Way way, const GpuTimes& times, const GpuFloor& 
 
 void print_row(const Json& row) {
   const auto number = [&](const char* key) { return row[key].get<double>(); };
+  const auto mebibytes = [&](const char* key) {
+    return row["memory"][key].get<double>() / (1 << 20);
+  };
   std::printf(
       "%-38s pass %8.3f ms (p95 %8.3f)  F_C %8.3f  F %8.3f  E %.3f  target %8.3f %s  "
       "pass/F_C %.3f  pass/F %.3f\n",
@@ -202,10 +205,8 @@ void print_row(const Json& row) {
       row["mistrusted"].get<bool>() ? " (mistrusted)" : "",
       error_text(number("error_share")).c_str(), row["right"] == false ? " WRONG" : "",
       number("collectives_ms"), number("not_hidden_ms"), number("enqueue_ms"),
-      row["memory"]["workspace_bytes"].get<double>() / (1 << 20),
-      row["memory"]["device_bytes"].get<double>() / (1 << 20),
-      row["memory"]["device_bytes_first_pass"].get<double>() / (1 << 20),
-      row["memory"]["device_bytes_in_passes"].get<double>() / (1 << 20));
+      mebibytes("workspace_bytes"), mebibytes("device_bytes"), mebibytes("device_bytes_first_pass"),
+      mebibytes("device_bytes_in_passes"));
   print_variants(row["variants"]);
 }
 

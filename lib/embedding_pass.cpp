@@ -42,9 +42,8 @@ class EmbeddingPass {
  private:
   void agree() {
     if (transport_.size() == 1) return;
-    const std::vector<std::int64_t> bytes(static_cast<std::size_t>(transport_.size()),
-                                          map_.exchange_bytes);
-    wait(transport_.all_gather(buffer(Buffer::exchange, 0), bytes, call_.stream));
+    wait(all_gather_equal(transport_, buffer(Buffer::exchange, 0), map_.exchange_bytes,
+                          call_.stream));
     backend_.embed_agree(call_);
   }
 

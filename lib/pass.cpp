@@ -27,12 +27,6 @@
 namespace shardloss::detail {
 namespace {
 
-// As many bytes from each rank.
-Ticket all_gather_equal(Transport& transport, void* data, std::int64_t bytes, Stream stream) {
-  const std::vector<std::int64_t> from_each(static_cast<std::size_t>(transport.size()), bytes);
-  return transport.all_gather(data, from_each, stream);
-}
-
 class Pass {
  public:
   Pass(const Call& call, const Plan& plan, const WorkspaceMap& map, Backend& backend,
@@ -238,6 +232,11 @@ class Pass {
 };
 
 }  // namespace
+
+Ticket all_gather_equal(Transport& transport, void* data, std::int64_t bytes, Stream stream) {
+  const std::vector<std::int64_t> from_each(static_cast<std::size_t>(transport.size()), bytes);
+  return transport.all_gather(data, from_each, stream);
+}
 
 void close_call(const WorkspaceMap& map, Backend& backend, Transport& transport,
                 std::byte* workspace, Stream stream) {

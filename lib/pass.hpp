@@ -16,6 +16,9 @@ void run_pass(const Call& call, const Plan& plan, const WorkspaceMap& map, Backe
 void run_embedding(const EmbedCall& call, const Plan& plan, const WorkspaceMap& map,
                    Backend& backend, Transport& transport);
 
+/// Gathers `bytes` bytes of each rank in place.
+Ticket all_gather_equal(Transport& transport, void* data, std::int64_t bytes, Stream stream);
+
 /// The last exchange of a call, where closes(plan): all ranks say what became of theirs.
 void close_call(const WorkspaceMap& map, Backend& backend, Transport& transport,
                 std::byte* workspace, Stream stream);
