@@ -137,7 +137,8 @@ void put_outputs(const ReferenceProblem& p, Row& row, double factor, ReferenceRe
       terms += std::abs(row.weights[v]) * (std::abs(row.lse) + std::abs(row.z[v]));
   }
   const double t = token_weight(p, row.index);
-  const double squared = p.z_loss * row.lse * row.lse;
+  // A coefficient of 0 keeps out what it multiplies, an infinite term too.
+  const double squared = p.z_loss == 0 ? 0 : p.z_loss * row.lse * row.lse;
   out.row_loss[i] = t * (ce + squared);
   out.row_terms[i] = std::abs(t) * (terms + std::abs(squared));
   out.cross_entropy += t * ce * factor;

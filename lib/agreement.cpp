@@ -179,10 +179,13 @@ Error disagreement(std::uint32_t field, std::uint32_t other_rank, std::uint64_t 
       return {ErrorCode::peer, rank + " gave the call up", true};
     return {ErrorCode::invalid_argument, rank + " refused the arguments of its call"};
   }
-  const std::size_t word = field - 1;
+  const std::string name = agreed_names.at(field - 1);
   const bool targets = field == agreed_words;
-  const Field::Kind kind = targets ? Field::hexadecimal : Field::integer;
-  const std::string label = targets ? "targets, as a hash" : agreed_names.at(word);
+  const bool row_lists = name == "rows" && ((value | other_value) & hashed_rows) != 0;
+  const Field::Kind kind = targets || row_lists ? Field::hexadecimal : Field::integer;
+  const std::string label = row_lists ? "rows_per_rank, as a hash"
+                            : targets ? "targets, as a hash"
+                                      : name;
   return {ErrorCode::mismatch,
           "in a call, " + differ(label, print(kind, other_value), static_cast<int>(other_rank),
                                  print(kind, value)),

@@ -26,7 +26,7 @@ struct CallHeader {
   std::uint64_t call;       ///< how many calls this object has seen
   std::uint64_t operation;  ///< Operation
   std::uint64_t chunk;      ///< 0-based, of this exchange; `closing`
-  std::uint64_t rows;       ///< rows of the call (replicated), or a hash of rows_per_rank
+  std::uint64_t rows;       ///< rows of the call (replicated); or a hash of rows_per_rank, marked
   std::uint64_t outputs;    ///< bit mask of the requested outputs and reduced gradients
   std::uint64_t targets;    ///< replicated: hash of targets and row index; row_sharded: 0
   // each rank's own share
@@ -44,6 +44,9 @@ inline constexpr int agreed_words = 7;
 /// Verdicts: this rank's arguments are invalid; its host has aborted the call.
 inline constexpr std::uint64_t refused = 1;
 inline constexpr std::uint64_t given_up = 2;
+
+/// The bit of CallHeader::rows that says that the others are a hash: no count is so large.
+inline constexpr std::uint64_t hashed_rows = std::uint64_t{1} << 63;
 
 /// The chunk of the exchange at the end of a call.
 inline constexpr std::uint64_t closing = ~std::uint64_t{0};

@@ -43,6 +43,7 @@ Rows count_rows(const Problem& problem, const Plan& plan, std::int64_t own,
     rows.first = std::accumulate(per_rank.begin(), per_rank.begin() + plan.rank, std::int64_t{0});
     rows.word = 0;
     for (const std::int64_t count : per_rank) rows.word = mix(rows.word, count);
+    rows.word |= hashed_rows;
   }
   SHARDLOSS_REQUIRE(rows.group <= problem.max_rows,
                     "rows: the call brings " + std::to_string(rows.group) + ", max_rows is " +

@@ -63,13 +63,13 @@ void validate_number(const Problem& p, const char* name, double value) {
                     std::string(name) + " is " + number(value) + ", more than float32 holds");
 }
 
-// Coefficients are divided by a scale or a cap, and come to about 2^15.
-void validate_divisor(const Problem& p, const char* name, double value) {
-  const double least = p.dtype == DType::float64 ? 1e-290 : 1e-30;
-  validate_number(p, name, value);
-  SHARDLOSS_REQUIRE(value == 0 || std::abs(value) >= least,
-                    std::string(name) + " is " + number(value) + ", wanted 0 or at least " +
-                        number(least) + " in magnitude");
+// Logits and coefficients, of up to about 2^15, are multiplied and divided by a scale or a cap.
+void validate_factor(const Problem& p, const char* name, double value) {
+  const double most = p.dtype == DType::float64 ? 1e290 : 1e30;
+  const double magnitude = std::abs(value);
+  SHARDLOSS_REQUIRE(value == 0 || (magnitude >= 1 / most && magnitude <= most),
+                    std::string(name) + " is " + number(value) + ", wanted 0 or " +
+                        number(1 / most) + " .. " + number(most) + " in magnitude");
 }
 
 void validate_objective(const Problem& p) {
@@ -78,8 +78,8 @@ void validate_objective(const Problem& p) {
                         " with soft_targets, which ignore no row: weigh it 0");
   SHARDLOSS_REQUIRE(!(p.reduction == Reduction::none && p.normalizer),
                     "normalizer with reduction none: there is no sum that it could divide");
-  validate_divisor(p, "logit_scale", p.logit_scale);
-  validate_divisor(p, "softcap", p.softcap);
+  validate_factor(p, "logit_scale", p.logit_scale);
+  validate_factor(p, "softcap", p.softcap);
   SHARDLOSS_REQUIRE(p.softcap >= 0, "softcap is " + number(p.softcap) + ", wanted >= 0");
   validate_number(p, "z_loss", p.z_loss);
   SHARDLOSS_REQUIRE(p.label_smoothing >= 0 && p.label_smoothing <= 1,

@@ -61,7 +61,7 @@ void place_cpu_tiles(WorkspaceMap& map, const Problem& problem, const Plan& plan
     map.place(Buffer::weight_tile, 0, bytes_of(map.tile * problem.hidden, sizeof(float)));
     map.place(Buffer::logits_tile, 0, bytes_of(rows * map.tile, sizeof(float)));
   }
-  map.place(Buffer::row_scratch, 0, bytes_of(rows * 2, real_bytes(problem)));
+  map.place(Buffer::row_scratch, 0, bytes_of(rows * 2, sizeof(double)));  // of losses
 }
 
 }  // namespace

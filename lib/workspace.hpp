@@ -28,7 +28,7 @@ enum class Buffer : std::uint8_t {
   hidden_tile,   ///< CPU, 16-bit: [C, D] float32
   weight_tile,   ///< CPU, 16-bit: [tile, D] float32
   logits_tile,   ///< CPU, 16-bit: [C, tile] float32
-  row_scratch,   ///< CPU: [C, 2] real per-row work; CUDA: partial sums, the bias as logits have it
+  row_scratch,   ///< CPU: [C, 2] double, losses; CUDA: partial sums, the bias as logits have it
   gemm,          ///< CUDA: cublasLt's
   count
 };

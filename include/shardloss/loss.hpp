@@ -67,6 +67,10 @@ struct Upstreams {
 
 /// Where gradients go; what is not given is not computed. `hidden` is given on all ranks or on
 /// none; `weight` and `bias` are each rank's own affair (a frozen shard skips the product).
+///
+/// backward and forward_backward write them, and nothing else does: after a forward whose backward
+/// is never called a buffer (main_grad) holds, bit for bit, what it held before. After an error it
+/// is unspecified.
 struct Gradients {
   Tensor hidden{};  ///< [rows, D], GradDType of the problem, unit column stride
   Tensor

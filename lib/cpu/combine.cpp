@@ -46,10 +46,10 @@ template <class Real>
 void add_losses(const Context<Real>& context, const Call& call, const Chunk& chunk) {
   Scalars& scalars = context.scalars(call);
   const RowInput<Real>* inputs = context.inputs(call, chunk);
-  const Real* losses = context.row_losses(call);
+  const RowLoss* losses = context.row_losses(call);
   for (std::int64_t row = 0; row < chunk.rows; ++row) {
-    scalars.cross_entropy += losses[2 * row];
-    scalars.z_loss += losses[2 * row + 1];
+    scalars.cross_entropy += losses[row].cross_entropy;
+    scalars.z_loss += losses[row].z_loss;
     const RowKind kind =
         kind_of(context.objective, context.problem.soft_targets, inputs[row].target);
     if (kind == RowKind::ordinary) ++scalars.counted;
@@ -74,14 +74,13 @@ void combine(const Context<Real>& context, const Call& call, const Chunk& chunk)
   const auto* exchange =
       context.template buffer<std::byte>(call.workspace, Buffer::exchange, chunk.slot);
   RowCoefficients<Real>* coefficients = context.coefficients(call, chunk);
-  Real* losses = context.row_losses(call);
+  RowLoss* losses = context.row_losses(call);
 #pragma omp parallel for schedule(static)
   for (std::int64_t row = 0; row < chunk.rows; ++row) {
     const auto combined =
         combine_row<Real>(exchange, context.map.exchange_bytes, context.plan.ranks, row);
     const RowLoss loss = loss_of(objective, inputs[row], combined);
-    losses[2 * row] = static_cast<Real>(loss.cross_entropy);
-    losses[2 * row + 1] = static_cast<Real>(loss.z_loss);
+    losses[row] = loss;
     if (call.saved != nullptr) saved_rows<Real>(call, chunk)[row] = combined.saved;
     const std::int64_t own = row - chunk.own_begin;
     if (own >= 0 && own < chunk.own_rows) {

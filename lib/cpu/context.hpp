@@ -44,9 +44,9 @@ struct Context {
     return scalars(call).chunk_scale.at(static_cast<std::size_t>(chunk.slot));
   }
 
-  /// Cross-entropy and z-loss of each of a chunk's rows.
-  Real* row_losses(const Call& call) const {
-    return buffer<Real>(call.workspace, Buffer::row_scratch);
+  /// Of each of a chunk's rows.
+  RowLoss* row_losses(const Call& call) const {
+    return buffer<RowLoss>(call.workspace, Buffer::row_scratch);
   }
 
   /// What a reduced loss is multiplied by. A denominator of 0 gives 0: loss and gradients vanish.

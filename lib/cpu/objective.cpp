@@ -140,7 +140,10 @@ double normalise(const CallObjective<Real>& call, int exponent, RowCoefficients<
   }
   largest *= std::abs(static_cast<double>(call.objective.scale));
   if (largest == 0) return 1.0;
-  const int power = std::ilogb(largest) - exponent;
+  // Products multiply by the power of two as Real: past its range an exact 0 would become inf x 0.
+  using Limits = std::numeric_limits<Real>;
+  const int power = std::clamp(std::ilogb(largest) - exponent, Limits::min_exponent - 1,
+                               Limits::max_exponent - 1);
   for (std::int64_t i = 0; i < count; ++i) {
     RowCoefficients<Real>& k = rows[i];
     k.a = std::scalbn(k.a, -power);

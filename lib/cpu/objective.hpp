@@ -42,12 +42,6 @@ template <class Real>
 CombinedRow<Real> combine_row(const std::byte* exchange, std::int64_t segment_bytes, int ranks,
                               std::int64_t row);
 
-/// What a row adds to the loss, weighted by t.
-struct RowLoss {
-  double cross_entropy;
-  double z_loss;
-};
-
 /// The objective with what one call adds to it.
 template <class Real>
 struct CallObjective {

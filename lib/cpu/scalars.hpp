@@ -1,5 +1,5 @@
 /// \file
-/// What the scalars buffer of a CPU workspace holds during a call.
+/// What the scalars and row_scratch buffers of a CPU workspace hold during a call.
 #pragma once
 
 #include <array>
@@ -16,6 +16,13 @@ struct Scalars {
   std::int64_t counted;  ///< ordinary rows among them
   std::array<double, 2>
       chunk_scale;  ///< of each slot: its coefficients times this are the true ones
+};
+
+/// What a row adds to the loss, weighted by t. Not rounded to float32: the denominator may bring
+/// back into its range what large weights took out of it.
+struct RowLoss {
+  double cross_entropy;
+  double z_loss;
 };
 
 }  // namespace shardloss::detail::cpu

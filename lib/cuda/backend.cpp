@@ -8,6 +8,7 @@
 #include "../agreement.hpp"
 #include "../chunks.hpp"
 #include "cuda_backend.hpp"
+#include "gemm_description.hpp"
 
 namespace shardloss::detail {
 namespace cuda {
@@ -41,6 +42,17 @@ void release(std::byte* memory) {
   cudaSetDevice(attributes.device);
   cudaFree(memory);
   cudaSetDevice(before);
+}
+
+Product product_named(const std::string& text) {
+  for (const Product product : {Product::logits, Product::grad_hidden, Product::grad_weight})
+    if (text == name(product)) return product;
+  throw Error(ErrorCode::internal, "the plan has a product " + text);
+}
+
+// The dimension of a product that is the rows of a chunk.
+std::int64_t& chunk_rows_of(PlannedGemm& gemm) {
+  return product_named(gemm.name) == Product::grad_weight ? gemm.k : gemm.m;
 }
 
 std::uint32_t read(std::uint32_t& word) {
@@ -178,7 +190,7 @@ void CudaBackend::choose_gemms(Plan& plan) {
   const std::vector<PlannedGemm> of_full_chunk = plan.gemms;
   for (const std::int64_t rows : other_chunk_rows(plan)) {
     for (PlannedGemm gemm : of_full_chunk) {
-      (gemm.name == "grad_weight" ? gemm.k : gemm.m) = rows;
+      chunk_rows_of(gemm) = rows;
       plan.gemms.push_back(gemm);
     }
   }
@@ -187,11 +199,8 @@ void CudaBackend::choose_gemms(Plan& plan) {
       gemm.algorithm = "none: nothing to multiply";
       continue;
     }
-    const Product product = gemm.name == "logits"        ? Product::logits
-                            : gemm.name == "grad_hidden" ? Product::grad_hidden
-                                                         : Product::grad_weight;
-    const std::int64_t rows = product == Product::grad_weight ? gemm.k : gemm.m;
-    gemm.algorithm = owned_->gemms->prepare(shape_of(product, rows));
+    gemm.algorithm =
+        owned_->gemms->prepare(shape_of(product_named(gemm.name), chunk_rows_of(gemm)));
   }
 }
 

@@ -13,9 +13,7 @@ __global__ void __launch_bounds__(threads)
   const std::size_t step = static_cast<std::size_t>(gridDim.x) * threads;
   for (std::size_t i = static_cast<std::size_t>(blockIdx.x) * threads + threadIdx.x; i < words;
        i += step) {
-    std::uint64_t x = (static_cast<std::uint64_t>(in[i]) + 1) * 0x9e3779b97f4a7c15ULL ^ i;
-    x = (x ^ (x >> 32)) * 0xd6e8feb86659fd93ULL;
-    sum += x ^ (x >> 32);
+    sum += mix(static_cast<std::uint64_t>(in[i]) << 32 ^ i);
   }
   for (int lane = 16; lane > 0; lane /= 2) sum += __shfl_xor_sync(0xffffffff, sum, lane);
   if (threadIdx.x % 32 == 0) atomicAdd(out, sum);

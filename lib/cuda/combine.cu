@@ -35,8 +35,8 @@ struct CombinedRow {
   float target_logit;
   float weighted_sum;
   std::int64_t argmax;
-  float cross_entropy;  // t ce
-  float z_loss;         // t k lse^2
+  double cross_entropy;  // t ce
+  double z_loss;         // t k lse^2
 };
 
 __device__ void combine_statistics(const CombineArguments& c, std::int64_t i, CombinedRow& row) {
@@ -63,8 +63,8 @@ __device__ double target_nll(const CombinedRow& row) {
 
 __device__ void set_loss(const CombineArguments& c, const RowInput<float>& input,
                          CombinedRow& row) {
-  row.cross_entropy = row.kind == RowKind::invalid ? not_a_number() : 0.0f;
-  row.z_loss = 0.0f;
+  row.cross_entropy = row.kind == RowKind::invalid ? not_a_number() : 0.0;
+  row.z_loss = 0.0;
   if (row.kind != RowKind::ordinary) return;
   const double lse = static_cast<double>(row.saved.max) + row.saved.log_sum;
   const double t = input.weight;
@@ -80,9 +80,9 @@ __device__ void set_loss(const CombineArguments& c, const RowInput<float>& input
       ce += a * (lse * c.scalars->class_sum - row.weighted_sum) /
             static_cast<double>(c.objective.vocab);
   }
-  row.cross_entropy = static_cast<float>(t * ce);
+  row.cross_entropy = t * ce;
   const double k = c.objective.z_loss;
-  if (k != 0.0) row.z_loss = static_cast<float>(t * k * lse * lse);
+  if (k != 0.0) row.z_loss = t * k * lse * lse;
 }
 
 __device__ void write_outputs(const CombineArguments& c, std::int64_t i, const CombinedRow& row,
@@ -90,7 +90,7 @@ __device__ void write_outputs(const CombineArguments& c, std::int64_t i, const C
   const std::int64_t own = i - c.own_begin;
   if (own < 0 || own >= c.own_rows) return;
   const std::int64_t at = caller_row(c.select, c.own_first + own);
-  const float loss = row.cross_entropy + row.z_loss;
+  const auto loss = static_cast<float>(row.cross_entropy + row.z_loss);
   const bool ordinary = row.kind == RowKind::ordinary;
   put(c.loss, at, loss);
   put(c.row_loss, at, loss);

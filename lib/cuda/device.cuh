@@ -131,6 +131,15 @@ __device__ inline std::int64_t group_row(const RowSelection& s, std::int64_t i) 
   return s.index != nullptr && s.index_is_number ? caller_row(s, i) : s.first + i;
 }
 
+/// Spreads a value over 64 bits: splitmix64's finaliser.
+__device__ inline std::uint64_t mix(std::uint64_t value) {
+  value ^= value >> 30;
+  value *= 0xbf58476d1ce4e5b9ULL;
+  value ^= value >> 27;
+  value *= 0x94d049bb133111ebULL;
+  return value ^ (value >> 31);
+}
+
 __device__ inline float warp_max(float x) {
 #pragma unroll
   for (int apart = 16; apart > 0; apart /= 2) x = fmaxf(x, __shfl_xor_sync(~0u, x, apart));

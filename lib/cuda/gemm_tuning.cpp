@@ -53,7 +53,7 @@ std::array<std::int64_t, 9> configuration(const cublasLtMatmulAlgo_t& a) {
           config_of<std::uint32_t>(a, CUBLASLT_ALGO_CONFIG_CTA_SWIZZLING)};
 }
 
-// Memory for one product, filled, and what runs it there.
+// Memory for one product, its operands filled, and what runs it there.
 class Trial {
  public:
   Trial(cublasLtHandle_t handle, GemmDescription& description, const float* device_constants,
@@ -73,7 +73,6 @@ class Trial {
     if (shape_.bias) bias_ = memory(1, shape_.m, shape_.output);
     fill(a_, shape_.input, 1.0f, 1);
     fill(b_, shape_.input, 0.05f, 2);
-    fill(d_, shape_.output, 1.0f, 3);
     fill(bias_, shape_.output, 1.0f, 4);
   }
 

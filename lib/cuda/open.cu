@@ -15,14 +15,6 @@ namespace {
 
 constexpr int threads = 256;
 
-__device__ std::uint64_t mix(std::uint64_t value) {  // splitmix64's finaliser
-  value ^= value >> 30;
-  value *= 0xbf58476d1ce4e5b9ULL;
-  value ^= value >> 27;
-  value *= 0x94d049bb133111ebULL;
-  return value ^ (value >> 31);
-}
-
 __device__ ScanShare fold_shares(ScanShare a, const ScanShare& b) {
   if (b.invalid > 0 && (a.invalid == 0 || b.invalid_row < a.invalid_row)) {
     a.invalid_row = b.invalid_row;

@@ -278,6 +278,7 @@ TEST_F(Cases, ARowOfMaskedTokensIsNaNAndHasNoGradient) {
     sample.data.bias.assign(12, -infinity);
     const Answer answer = answer_of(sample, communicator());
     for (const double loss : answer.row_loss) EXPECT_TRUE(std::isnan(loss));
+    EXPECT_EQ(answer.z_loss[0], 0);  // of coefficient 0
     for (const auto* values : {&answer.grad_hidden, &answer.grad_weight, &answer.grad_bias})
       for (const double value : *values) EXPECT_EQ(value, 0);
   }

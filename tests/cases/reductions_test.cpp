@@ -1,4 +1,5 @@
 // Cases of section B: reductions, masks, weights, upstream gradients, transforms of the logits.
+#include <algorithm>
 #include <cmath>
 
 #include "rank_test.hpp"
@@ -72,6 +73,24 @@ TEST_F(Cases, T11_IgnoredRowsHaveNoGradientWhateverTheUpstreams) {
   for (std::size_t v = 0; v < 2; ++v) {
     EXPECT_EQ(answer.grad_weight[2 * v], 0);
     EXPECT_TRUE(std::isfinite(answer.grad_weight[2 * v + 1]));
+  }
+}
+
+TEST_F(Cases, T11_IgnoredRowsHaveNoGradientWhereThatOfOthersOverflows) {
+  for (const DType dtype : {DType::float32, DType::bfloat16, DType::float16}) {
+    Problem problem = plain_problem(6, 5, 20, dtype);
+    problem.reduction = Reduction::none;
+    problem.logit_scale = 1e3;
+    problem.bias = true;
+    Sample sample = fill(problem, ranks(), 2);
+    sample.data.targets = {-100, 3, -100, 7, 19, -100};
+    sample.data.upstream_loss.assign(6, 1e38);
+    for (const Way way : {Way::fused, Way::two_step}) {
+      const Answer answer = answer_of(sample, communicator(), way);
+      for (const std::size_t row : {0, 2, 5})
+        for (std::size_t k = 0; k < 5; ++k)
+          EXPECT_EQ(answer.grad_hidden[row * 5 + k], 0) << name(dtype) << " row " << row;
+    }
   }
 }
 
@@ -327,6 +346,22 @@ TEST_F(Cases, Case24_TokenWeightsWeighLossMeanAndGradient) {
   expect_near(answer.loss, {ln2}, 1e-6, "loss");
   expect_near(answer.row_loss, {3 * ln2, ln2}, 1e-6, "row_loss");
   expect_near(answer.grad_weight, {-.375, .125, .375, -.125}, 1e-7, "dz");
+}
+
+TEST_F(Cases, Case24_WeightsThatTakeRowLossesPastFloatLeaveTheMean) {
+  Problem problem = plain_problem(9, 6, 50);
+  problem.z_loss = 0.01;
+  problem.chunking = {Chunking::Rule::rows, 4};
+  Sample sample = fill(problem, ranks(), 3);
+  sample.data.token_weights.assign(9, 1);
+  const Answer want = answer_of(sample, communicator());
+  ASSERT_GT(want.cross_entropy[0], 2);  // so that 2^127 of it is past float32
+  sample.data.token_weights.assign(9, 0x1p127);
+  const Answer answer = answer_of(sample, communicator());
+  expect_near(answer.loss, want.loss, 1e-6 * want.loss[0], "loss");
+  expect_near(answer.cross_entropy, want.cross_entropy, 1e-6 * want.loss[0], "cross_entropy");
+  expect_near(answer.z_loss, want.z_loss, 1e-6 * want.loss[0], "z_loss");
+  expect_near(answer.grad_weight, want.grad_weight, 1e-6, "dW");
 }
 
 TEST_F(Cases, T21_CapComesAfterScaleAndBeforeEverythingElse) {

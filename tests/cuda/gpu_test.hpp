@@ -38,6 +38,13 @@ class GpuTest : public RankTest {
   }
 };
 
+/// Copies to the device under test, and has arrived.
+inline void copy_to_device(void* to, const void* from, std::size_t bytes) {
+  SHARDLOSS_TEST_CUDA_CALL(cudaMemcpy(to, from, bytes, cudaMemcpyHostToDevice));
+  // From pageable memory it may still be under way, and tests' streams do not wait for it.
+  SHARDLOSS_TEST_CUDA_CALL(cudaStreamSynchronize(cudaStreamLegacy));
+}
+
 /// Of the device under test.
 inline std::size_t free_memory() {
   std::size_t free = 0;

@@ -25,10 +25,7 @@ DeviceMemory made_from(const HashedMatrix& m, DType dtype, std::int64_t first, s
 
 DeviceMemory copy_of(const std::int64_t* values, std::size_t count) {
   DeviceMemory memory(count * sizeof(std::int64_t));
-  if (count == 0) return memory;
-  SHARDLOSS_TEST_CUDA_CALL(
-      cudaMemcpy(memory.data(), values, count * sizeof(std::int64_t), cudaMemcpyHostToDevice));
-  SHARDLOSS_TEST_CUDA_CALL(cudaStreamSynchronize(cudaStreamLegacy));  // it may be under way
+  if (count > 0) copy_to_device(memory.data(), values, count * sizeof(std::int64_t));
   return memory;
 }
 

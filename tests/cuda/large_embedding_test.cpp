@@ -37,9 +37,7 @@ class HashedLookup {
         output_(bytes(rows_, problem.dtype)),
         grad_output_(bytes(rows_, problem.dtype)),
         grad_weight_(bytes(shard_.width, gradient_dtype())) {
-    SHARDLOSS_TEST_CUDA_CALL(
-        cudaMemcpy(ids_.data(), ids.data(), ids_.bytes(), cudaMemcpyHostToDevice));
-    SHARDLOSS_TEST_CUDA_CALL(cudaStreamSynchronize(cudaStreamLegacy));  // it may be under way
+    copy_to_device(ids_.data(), ids.data(), ids_.bytes());
     fill_hashed(weight_.data(), problem.dtype, weight, shard_.first, shard_.width,
                 test_cuda_stream());
     fill_hashed(grad_output_.data(), problem.dtype, grad_output, 0, rows_, test_cuda_stream());

@@ -82,7 +82,7 @@ TEST(Disagreement, InRowsPerRankIsFatalOnAll) {
     inputs.rows_per_rank = rows;
   }
   const Outcome result = outcome([&] { call(s, inputs, s.tensors.outputs()); });
-  expect_disagreement(s, result, ErrorCode::mismatch, true, "rows");
+  expect_disagreement(s, result, ErrorCode::mismatch, true, "rows_per_rank, as a hash");
 }
 
 TEST(Disagreement, InOutputsIsFatalOnAll) {

@@ -196,6 +196,36 @@ TEST_F(Repeat, ManyForwardsMayBeOutstanding) {
   EXPECT_EQ(differences(b, whole(b, second.answer(), ranks()), loss.plan()), "");
 }
 
+TEST_F(Repeat, AForwardWithoutItsBackwardLeavesMainGradAsItWas) {
+  for (const Layout layout : {Layout::replicated, Layout::row_sharded}) {
+    Problem problem = busy_problem(DType::bfloat16);
+    problem.layout = layout;
+    problem.grad_weight = GradDType::float32;
+    Style into_main_grad;
+    into_main_grad.accumulate = true;
+    const Sample dropped = fill(problem, ranks(), 17);
+    const Sample sample = fill(problem, ranks(), 18);
+    const Loss loss = make(sample);
+    const Execution on{test_stream()};
+    const Tensors alone = place(sample, into_main_grad);
+    run(loss, alone, Way::two_step);
+
+    const Tensors other = place(dropped);
+    const Tensors tensors = place(sample, into_main_grad);
+    const std::vector<std::byte> before = tensors.grad_weight.bytes();
+    Saved never_used = loss.make_saved();
+    Saved saved = loss.make_saved();
+    loss.forward(other.inputs(), other.outputs(), &never_used, on);
+    loss.forward(tensors.inputs(), tensors.outputs(), &saved, on);
+    loss.wait(test_stream());
+    EXPECT_EQ(tensors.grad_weight.bytes(), before);
+    loss.backward(tensors.inputs(), saved, tensors.upstreams(), tensors.gradients(), on);
+    loss.wait(test_stream());
+    EXPECT_EQ(tensors.all_bytes(), alone.all_bytes());
+    EXPECT_EQ(differences(sample, whole(sample, tensors.answer(), ranks()), loss.plan()), "");
+  }
+}
+
 TEST_F(Repeat, SavedMayLieInTheCallersMemory) {
   Problem problem = busy_problem();
   problem.keep_logits = 16;

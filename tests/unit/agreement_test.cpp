@@ -181,6 +181,18 @@ TEST(CallHeaders, ADisagreementIsNamedWithValuesAndRanks) {
     EXPECT_NE(std::string(error->what()).find(part), std::string::npos) << error->what();
 }
 
+TEST(CallHeaders, AListOfRowsIsNotToldAsANumberOfThem) {
+  std::vector<CallHeader> headers = equal_headers();
+  for (CallHeader& header : headers) header.rows = hashed_rows | 0x1234;
+  headers[1].rows = hashed_rows | 0x99;
+  const std::optional<Error> error = disagreement(headers);
+  ASSERT_TRUE(error.has_value());
+  EXPECT_TRUE(error->fatal());
+  for (const char* part :
+       {"rows_per_rank, as a hash", "rank 1", "8000000000001234", "8000000000000099"})
+    EXPECT_NE(std::string(error->what()).find(part), std::string::npos) << error->what();
+}
+
 TEST(CallHeaders, TargetsAloneAreRecoverable) {
   std::vector<CallHeader> headers = equal_headers();
   headers[1].targets = 1;

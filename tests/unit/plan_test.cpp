@@ -180,10 +180,10 @@ TEST(Plan, RowScratchHoldsTheBiasOnceAndOnGpusAlone) {
     return bytes_named(plan_of(problem, 1, 0, device), "row scratch");
   };
   EXPECT_EQ(scratch(DeviceKind::cuda), 65536u);
-  EXPECT_EQ(scratch(DeviceKind::cpu), 1024u * 2 * 4);
+  EXPECT_EQ(scratch(DeviceKind::cpu), 1024u * 2 * 8);
   problem.bias = true;
   EXPECT_EQ(scratch(DeviceKind::cuda), 65536u + 128256 * 2);
-  EXPECT_EQ(scratch(DeviceKind::cpu), 1024u * 2 * 4);
+  EXPECT_EQ(scratch(DeviceKind::cpu), 1024u * 2 * 8);
   problem.accumulation = Accumulation::accurate;
   EXPECT_EQ(scratch(DeviceKind::cuda), 65536u + 128256 * 4);
 }
@@ -388,7 +388,10 @@ TEST(Plan, RefusesBadProblemsNamingFieldAndValue) {
       {"cap", [](Problem& p) { p.softcap = -2; }, {"softcap", "-2"}},
       {"scale", [nan](Problem& p) { p.logit_scale = nan; }, {"logit_scale", "nan"}},
       {"z-loss", [nan](Problem& p) { p.z_loss = nan; }, {"z_loss", "nan"}},
-      {"cap past float", [](Problem& p) { p.softcap = 1e300; }, {"softcap", "1e+300"}},
+      {"cap past float", [](Problem& p) { p.softcap = 1e300; }, {"softcap", "1e+300", "1e+30 "}},
+      {"cap past what u takes",
+       [](Problem& p) { p.softcap = 2e30; },
+       {"softcap", "2e+30", "1e+30 "}},
       {"cap below float", [](Problem& p) { p.softcap = 1e-60; }, {"softcap", "1e-60", "1e-30"}},
       {"scale below float",
        [](Problem& p) { p.logit_scale = -1e-39; },
@@ -399,7 +402,9 @@ TEST(Plan, RefusesBadProblemsNamingFieldAndValue) {
          p.ignore_index = 3;
        },
        {"ignore_index", "3", "soft_targets"}},
-      {"scale past float", [](Problem& p) { p.logit_scale = -1e39; }, {"logit_scale", "-1e+39"}},
+      {"scale past float",
+       [](Problem& p) { p.logit_scale = -1e39; },
+       {"logit_scale", "-1e+39", "1e+30 "}},
       {"z-loss past float", [](Problem& p) { p.z_loss = 1e300; }, {"z_loss", "1e+300", "float32"}},
       {"normalizer",
        [](Problem& p) {
@@ -431,14 +436,15 @@ TEST(Plan, RefusesBadProblemsNamingFieldAndValue) {
 
 TEST(Plan, NumbersPastFloatAreForFloat64) {
   Problem problem = plain_problem(4, 2, 8, DType::float64);
-  problem.softcap = 1e300;
-  problem.logit_scale = 1e300;
+  problem.softcap = 1e290;
+  problem.logit_scale = -1e290;
   problem.z_loss = -1e300;
   EXPECT_NO_THROW(plan_of(problem));
   problem.dtype = DType::bfloat16;
-  expect_error(ErrorCode::invalid_argument, {"logit_scale", "1e+300"}, [&] { plan_of(problem); });
+  expect_error(ErrorCode::invalid_argument, {"logit_scale", "-1e+290"}, [&] { plan_of(problem); });
   problem = plain_problem(4, 2, 8);
-  problem.softcap = problem.logit_scale = problem.z_loss = std::numeric_limits<float>::max();
+  problem.z_loss = std::numeric_limits<float>::max();
+  problem.softcap = problem.logit_scale = 1e30;
   EXPECT_NO_THROW(plan_of(problem));
   problem.softcap = problem.logit_scale = 1e-30;
   EXPECT_NO_THROW(plan_of(problem));
