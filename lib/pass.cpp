@@ -70,7 +70,11 @@ class Pass {
         start_exchange(chunk.slot);
       }
       const Chunk* next = slots() > 1 && !chunk.last ? &chunk + 1 : nullptr;
-      if (next != nullptr) logits_and_statistics(*next);
+      if (next != nullptr) {
+        // Later exchanges are followed by a small kernel, the first one by a product.
+        if (chunk.index == 0) backend_.give_way(call_.stream);
+        logits_and_statistics(*next);
+      }
       finish_exchange(chunk.slot, false);
       // Not before this rank knows that the others agree: an error leaves nothing on the wire.
       if (next != nullptr) start_exchange(next->slot);
