@@ -65,9 +65,18 @@ Json bench_one(World& world, const Options& options) {
                                             : bench_cpu(world, options);
 }
 
-/// Whether the row's pass or one of its variants was past its tolerance.
+/// --alone sets ranks that share all rows against one GPU.
+void check_alone(const Options& options, int ranks) {
+  if (options.device != DeviceKind::cuda) refuse("alone", "--device cpu", "--device cuda");
+  if (ranks == 1) refuse("alone", "one rank", "several");
+  if (options.problem.layout != Layout::replicated)
+    refuse("alone", "--layout row_sharded", "--layout replicated");
+}
+
+/// Whether the row's pass, that of --alone or a variant was past its tolerance.
 bool is_wrong(const Json& row) {
   if (row.contains("right") && row["right"] == false) return true;
+  if (row.contains("alone") && is_wrong(row["alone"])) return true;
   return row.contains("variants") &&
          std::any_of(row["variants"].begin(), row["variants"].end(), is_wrong);
 }
@@ -193,6 +202,7 @@ int bench_command(World& world, const Options& options) {
   const std::vector<Options> problems = problems_of(options, world.size());
   for (const Options& one : problems)
     if (options.dense) check_dense(one, world.size());
+  if (options.alone) check_alone(options, world.size());
   Json rows = Json::array();
   bool right = true;
   for (const Options& one : problems) {

@@ -56,7 +56,7 @@ double pass_flops(const Plan& plan, Way way);
 /// A problem made up for a bench, and this rank's part of it.
 struct BenchData {
   Options options;
-  std::unique_ptr<Source> source;
+  std::shared_ptr<const Source> source;
   Share share;
 };
 

@@ -146,7 +146,7 @@ Json bench_cpu(World& world, const Options& options) {
   const std::int64_t collectives = group.traffic().calls - before.calls;
   const auto resident =
       static_cast<std::int64_t>(slowest(host, static_cast<double>(peak_resident_bytes())));
-  const double error = check_sample(world, data, loss, job);
+  const double error = check_sample(host, data, loss, job);
 
   SgemmFloor floor(data.share, loss.plan());
   Variants variants(world, options, group, {});

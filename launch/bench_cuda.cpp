@@ -4,6 +4,7 @@
 #include <cstdio>
 
 #include "bench.hpp"
+#include "bench_alone.hpp"
 #include "bench_variants.hpp"
 #include "device_memory.hpp"
 #include "gpu_floor.hpp"
@@ -31,10 +32,31 @@ class Stopwatch {
   template <class Enqueue>
   double seconds(cudaStream_t stream, Enqueue enqueue) {
     barrier(host_);
+    settle(stream);
+    rendezvous_.run(stream);
+    return slowest(host_, elapsed(stream, enqueue));
+  }
+
+  /// The same of what one rank alone has, while the devices of those that pass nullptr are idle.
+  /// Collective.
+  double seconds_alone(Job* job) {
+    check_cuda(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+    barrier(host_);
+    if (job == nullptr) return slowest(host_, 0);
+    const auto stream = static_cast<cudaStream_t>(job->stream().handle);
+    settle(stream);
+    return slowest(host_, elapsed(stream, [&] { job->enqueue(); }));
+  }
+
+ private:
+  void settle(cudaStream_t stream) {
     before_.run();
     settled_.record(before_.stream());
     check_cuda(cudaStreamWaitEvent(stream, settled_.get(), 0), "cudaStreamWaitEvent");
-    rendezvous_.run(stream);
+  }
+
+  template <class Enqueue>
+  double elapsed(cudaStream_t stream, Enqueue enqueue) {
     start_.record(stream);
     enqueue();
     end_.record(stream);
@@ -42,10 +64,9 @@ class Stopwatch {
     float milliseconds = 0;
     check_cuda(cudaEventElapsedTime(&milliseconds, start_.get(), end_.get()),
                "cudaEventElapsedTime");
-    return slowest(host_, 1e-3 * static_cast<double>(milliseconds));
+    return 1e-3 * static_cast<double>(milliseconds);
   }
 
- private:
   const Communicator& host_;
   GpuFloor& before_;
   Rendezvous rendezvous_;
@@ -88,12 +109,13 @@ FloorShape floor_shape(const Share& share, const Plan& plan) {
 }
 
 struct GpuTimes {
-  Times pass, floor, whole, copy, collectives, solo, enqueue;
+  Times pass, alone, floor, whole, copy, collectives, solo, enqueue;
 };
 
 /// Everything that is timed by turns.
 struct Contestants {
   Job& job;
+  Job* alone;  ///< --alone: of the first rank only
   Variants& variants;
   GpuFloor& floor;
   GpuFloor* whole;
@@ -119,6 +141,7 @@ GpuTimes measure(World& world, const Options& options, const Communicator& group
         enqueue = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
       });
     });
+    const double alone = options.alone ? watch.seconds_alone(who.alone) : 0;
     const double floor = watch.seconds(stream, [&] { who.floor.run(); });
     const double whole =
         who.whole == nullptr ? floor : watch.seconds(stream, [&] { who.whole->run(); });
@@ -132,6 +155,7 @@ GpuTimes measure(World& world, const Options& options, const Communicator& group
                                             [&] { who.solo->enqueue(); });
     if (i < 0) continue;
     out.pass.seconds.push_back(pass);
+    out.alone.seconds.push_back(alone);
     out.floor.seconds.push_back(floor);
     out.whole.seconds.push_back(whole);
     out.copy.seconds.push_back(copy);
@@ -207,6 +231,7 @@ void print_row(const Json& row) {
       number("collectives_ms"), number("not_hidden_ms"), number("enqueue_ms"),
       mebibytes("workspace_bytes"), mebibytes("device_bytes"), mebibytes("device_bytes_first_pass"),
       mebibytes("device_bytes_in_passes"));
+  if (row.contains("alone")) print_alone(row["alone"]);
   print_variants(row["variants"]);
 }
 
@@ -255,7 +280,7 @@ Json bench_cuda(World& world, const Options& options) {
   const std::int64_t ready = free_device_bytes();
   (void)job.run();
   const std::int64_t after = free_device_bytes();
-  const double error = check_sample(world, data, loss, job);
+  const double error = check_sample(host, data, loss, job);
 
   const auto whole = make_whole(shape, x.data(), w.data(), stream.get());
   Copy copy;
@@ -264,9 +289,15 @@ Json bench_cuda(World& world, const Options& options) {
       !data.share.problem.class_weights)
     solo = std::make_unique<Solo>(data.share, loss.plan(), options, device);
   Variants variants(world, options, group, device);
-  const GpuTimes times = measure(
-      world, options, group,
-      {job, variants, floor, whole.get(), copy, collectives.get(), solo ? &solo->job() : nullptr});
+  // Behind everything whose making depends on the memory that is left: ranks must not differ there.
+  const auto alone = together(host, [&] {
+    const bool here = options.alone && host.rank() == 0;
+    return here ? std::make_unique<Alone>(data, loss.plan(), device) : nullptr;
+  });
+  const GpuTimes times =
+      measure(world, options, group,
+              {job, alone ? &alone->job() : nullptr, variants, floor, whole.get(), copy,
+               collectives.get(), solo ? &solo->job() : nullptr});
 
   Json row = row_json(loss, options.way, times, floor, error, card_name(device.index));
   row["versions"] = versions();
@@ -275,6 +306,7 @@ Json bench_cuda(World& world, const Options& options) {
                    {"device_bytes_first_pass", staged - ready},
                    {"device_bytes_in_passes", ready - after}};
   row["variants"] = variants.rows(times.pass);
+  if (alone) row["alone"] = alone->row(times.alone, times.pass);
   row["options"] = to_json(loss.problem());
   row["plan"] = to_json(loss.plan());
   if (host.rank() == 0) print_row(row);

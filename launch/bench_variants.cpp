@@ -13,7 +13,7 @@ Variants::Variant::Variant(World& world, const Options& options, const std::stri
       loss(data.share.problem, group, device),
       job(loss, data.share, data.options.way, data.options.outputs) {
   (void)job.run();
-  error = check_sample(world, data, loss, job);
+  error = check_sample(world.host(), data, loss, job);
 }
 
 Variants::Variants(World& world, const Options& options, const Communicator& group, Device device) {

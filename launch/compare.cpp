@@ -37,13 +37,15 @@ void keep_worst(Comparison& worst, double share, std::int64_t row, std::int64_t 
 
 /// Sums of squares, for norms.
 struct Squares {
-  double error = 0, want = 0, got = 0, kept = 0, allowance = 0;
+  double error = 0, got = 0, want = 0;
+  double own = 0;  ///< of `want` without what the buffer held before: errors are relative to it
+  double allowance = 0;
 
   void add(const Squares& other) {
     error += other.error;
-    want += other.want;
     got += other.got;
-    kept += other.kept;
+    want += other.want;
+    own += other.own;
     allowance += other.allowance;
   }
 };
@@ -88,8 +90,7 @@ RowErrors row_errors(std::span<const double> got, std::span<const double> want,
     }
     const double error = std::abs(got[k] - want[k]);
     const double own = want[k] - at(before, k);
-    row.sums.add(
-        {error * error, own * own, got[k] * got[k], before.empty() ? 0 : want[k] * want[k], 0});
+    row.sums.add({error * error, got[k] * got[k], want[k] * want[k], own * own, 0});
     if (error > largest) largest = error, row.largest = k;
   }
   return row;
@@ -115,10 +116,10 @@ Comparison compare_values(const std::string& output, std::span<const double> got
     const double allowance =
         tolerance::row_factor * (relative * std::abs(want[i]) + at(absolute, i));
     keep_worst(worst, share_of(error, allowance), row, -1, got[i], want[i]);
-    sums.add(
-        {error * error, want[i] * want[i], got[i] * got[i], 0, at(absolute, i) * at(absolute, i)});
+    const double squared = want[i] * want[i];
+    sums.add({error * error, got[i] * got[i], squared, squared, at(absolute, i) * at(absolute, i)});
   }
-  keep_whole(worst, sums, relative * std::sqrt(sums.want) + std::sqrt(sums.allowance));
+  keep_whole(worst, sums, relative * std::sqrt(sums.own) + std::sqrt(sums.allowance));
   return worst;
 }
 
@@ -134,6 +135,7 @@ Comparison compare_gradient(const std::string& output, std::span<const double> g
   double excess = 0;  // by how much the floor of one row is above its share in that of the whole
   const auto width = static_cast<std::size_t>(columns);
   const double root = std::sqrt(static_cast<double>(columns));
+  const double accumulate = before.empty() ? 0 : allowed.accumulate;
   for (std::size_t i = 0; width > 0 && i * width < want.size(); ++i) {
     const RowErrors row = row_errors(got.subspan(i * width, width), want.subspan(i * width, width),
                                      before.empty() ? before : before.subspan(i * width, width));
@@ -146,8 +148,8 @@ Comparison compare_gradient(const std::string& output, std::span<const double> g
         formed +
         allowed.rounded * std::min(terms.summed[i], tolerance::storage_tail * terms.rounded[i]);
     const double allowance =
-        std::max(tolerance::row_factor * allowed.gradient * std::sqrt(row.sums.want), row_floor) +
-        allowed.accumulate * std::sqrt(row.sums.kept);
+        std::max(tolerance::row_factor * allowed.gradient * std::sqrt(row.sums.own), row_floor) +
+        accumulate * std::sqrt(row.sums.want);
     const std::size_t column =
         row.special >= 0 ? static_cast<std::size_t>(row.special) : row.largest;
     const double share =
@@ -160,9 +162,9 @@ Comparison compare_gradient(const std::string& output, std::span<const double> g
   }
   // Where few rows make up the whole it may be as unlucky as they are.
   const double floor = std::sqrt(sums.allowance) + excess;
-  keep_whole(worst, sums,
-             std::max(allowed.gradient * std::sqrt(sums.want), floor) +
-                 allowed.accumulate * std::sqrt(sums.kept));
+  keep_whole(
+      worst, sums,
+      std::max(allowed.gradient * std::sqrt(sums.own), floor) + accumulate * std::sqrt(sums.want));
   return worst;
 }
 

@@ -32,7 +32,7 @@ po::options_description input_options(Command command) {
   add(group, "upstream-lse", "F:NAME", "upstream gradient of lse, [N] or one value");
   add(group, "upstream-logprob", "F:NAME", "... of target_logprob");
   add(group, "upstream-entropy", "F:NAME", "... of the entropy");
-  add(group, "normalizer", "x", "divides the sum of the row losses");
+  add(group, "normalizer", "x", "divides the sum of the row losses; 0: loss and gradients are 0");
   if (command == Command::run) return group;
   add(group, "rows", "N", "made up: token rows (64)");
   add(group, "seed", "S", "made up: seed (1)");
@@ -92,8 +92,10 @@ po::options_description command_options(Command command) {
         "its grad_hidden, grad_weight, grad_bias are added to (verify: or `random`)");
   if (command != Command::plan) add(group, "report", "F", "JSON report");
   if (command == Command::verify) {
-    add(group, "random", "COUNT", "so many random problems, every option drawn from --seed");
-    add(group, "repeat", "COUNT", "calls whose results must be equal bit by bit (8)");
+    add(group, "random", "COUNT",
+        "so many random problems, every option of them drawn from --seed");
+    add(group, "repeat", "COUNT",
+        "calls whose results must be equal bit by bit (8; of random problems 2)");
   }
   if (command == Command::plan) {
     add(group, "ranks", "P", "ranks of the group (1)");
@@ -116,6 +118,9 @@ po::options_description command_options(Command command) {
     add(group, "sweep", "C0,C1,...", "each problem at these chunk rows");
     add(group, "svg", "F", "time against memory of the sweep, drawn by gnuplot");
     add(group, "dense", nullptr, "CPU: the way that holds all logits, for comparison");
+    add(group, "alone", nullptr,
+        "CUDA, several ranks: also the whole problem on the first one's GPU, timed by turns; "
+        "that GPU holds it beside its shard");
   }
   add(group, "config", "F", "more options, one `name = value` a line");
   group.add_options()("help", po::bool_switch(), "this text");

@@ -1,9 +1,12 @@
 #include "options.hpp"
 
+#include <algorithm>
+#include <cmath>
 #include <fstream>
 #include <iterator>
 #include <limits>
 #include <sstream>
+#include <string_view>
 #include <utility>
 
 #include "option_descriptions.hpp"
@@ -11,6 +14,9 @@
 
 namespace shardloss::launch {
 namespace {
+
+/// The options that are heeded beside --random, which draws all others.
+constexpr std::string_view beside_random[] = {"seed", "repeat", "device", "deadline", "config"};
 
 constexpr const char* size_options[] = {"rows", "hidden", "vocab", "vocab-padded"};
 
@@ -40,6 +46,29 @@ po::variables_map read(Command command, int argc, const char* const* argv) {
     po::store(po::parse_config_file(file, description), map);
   }
   return map;
+}
+
+/// What does not fit the descriptions; `wanted` in place of an option that is not among them.
+[[noreturn]] void refuse_syntax(const std::string& where, const po::error& error,
+                                const std::string& wanted) {
+  std::string text = error.what();
+  if (const auto* unknown = dynamic_cast<const po::unknown_option*>(&error))
+    text =
+        "found the option " + files::printable(unknown->get_option_name()) + ", wanted " + wanted;
+  throw Error(ErrorCode::invalid_argument, where + text);
+}
+
+void check_beside_random(const po::variables_map& map) {
+  const auto other = std::ranges::find_if(map, [](const auto& option) {
+    const auto& [name, value] = option;
+    return name != "random" && !value.defaulted() && std::ranges::count(beside_random, name) == 0;
+  });
+  if (other == map.end()) return;
+  std::string heeded;
+  for (const std::string_view name : beside_random)
+    heeded += (heeded.empty() ? "--" : ", --") + std::string(name);
+  throw Error(ErrorCode::invalid_argument,
+              "found --random and --" + other->first + ", wanted beside --random only " + heeded);
 }
 
 /// Hands each value that was given to its reader.
@@ -87,6 +116,16 @@ class Values {
   const po::variables_map& map_;
 };
 
+/// Losses and gradients are multiplied by its inverse, which float32 is to hold as well.
+void take_normalizer(const Values& values, std::optional<double>& normalizer) {
+  values.number("normalizer", normalizer);
+  values.with("normalizer", [&](const std::string& text) {
+    const double magnitude = std::abs(*normalizer);
+    if (magnitude != 0 && (magnitude < 1e-30 || magnitude > 1e30))
+      refuse("normalizer", text, "0 or 1e-30 .. 1e30 in magnitude");
+  });
+}
+
 void take_inputs(const Values& values, Options& out) {
   const bool random = out.command != Command::run;
   values.with("hidden", [&](const std::string& text) {
@@ -110,7 +149,7 @@ void take_inputs(const Values& values, Options& out) {
   values.tensor("upstream-logprob", random, out.upstream_logprob);
   values.tensor("upstream-entropy", random, out.upstream_entropy);
   values.number("upstream-scale", out.upstream_scale);
-  values.number("normalizer", out.normalizer);
+  take_normalizer(values, out.normalizer);
   values.integer("rows", 0, out.rows);
   values.integer("seed", 0, out.seed);
   values.integer("invalid-targets", 0, out.invalid_targets);
@@ -205,6 +244,7 @@ void take_command(const Values& values, Options& out) {
   values.text("report", out.report);
   values.text("config", out.config);
   values.integer("random", 1, out.random);
+  if (out.random > 0) out.repeat = 2;
   values.integer("repeat", 1, out.repeat);
   values.integer("ranks", 1, out.ranks);
   values.integer("rank", 0, out.rank);
@@ -230,6 +270,7 @@ void take_command(const Values& values, Options& out) {
   values.list("sweep", out.sweep);
   values.text("svg", out.svg);
   out.dense = values.flag("dense");
+  out.alone = values.flag("alone");
   values.texts("variant", out.variants);
 }
 
@@ -252,14 +293,14 @@ void check_together(const Options& options) {
     throw Error(ErrorCode::invalid_argument, text);
   };
   check_sources(options);
+  if (options.command == Command::plan && !options.row_split.empty())
+    wrong("found --row-split, wanted none: a plan is of rows spread evenly over the ranks");
   if (options.problem.keep_logits != 0 && options.way != Way::two_step)
     wrong("--keep-logits: found --way fused, wanted --way two_step");
   if (!options.row_split.empty() && options.problem.layout != Layout::row_sharded)
     wrong("--row-split: found --layout replicated, wanted --layout row_sharded");
   if (options.upstream.given() && options.upstream_scale)
     wrong("found --upstream and --upstream-scale, wanted one of them");
-  if (options.command == Command::plan && !options.row_split.empty())
-    wrong("--row-split: found plan, wanted none: it counts rows that are spread evenly");
   if (options.soft_targets.given() && options.invalid_targets > 0)
     wrong("--invalid-targets: found --soft-targets, which cannot be invalid");
   if (options.targets.given() && options.soft_targets.given())
@@ -299,12 +340,12 @@ Options parse_options(Command command, int argc, const char* const* argv) {
   try {
     map = read(command, argc, argv);
   } catch (const po::error& error) {
-    throw Error(ErrorCode::invalid_argument,
-                std::string(error.what()) + ", wanted an option that --help lists");
+    refuse_syntax("", error, "an option that --help lists");
   }
   const Values values(map);
   out.help = values.flag("help");
   if (out.help) return out;
+  if (map.count("random") != 0) check_beside_random(map);
   take_pass(values, out);
   take_command(values, out);
   check_together(out);
@@ -320,8 +361,7 @@ Options varied(const Options& options, const std::string& variant) {
   try {
     store(words, pass_options(), map);
   } catch (const po::error& error) {
-    throw Error(ErrorCode::invalid_argument,
-                "--variant: " + std::string(error.what()) + ", wanted options of a pass");
+    refuse_syntax("--variant: ", error, "options of a pass");
   }
   if (words.empty()) refuse("variant", variant, "options of a pass");
   const Values values(map);

@@ -66,7 +66,7 @@ struct Options {
 
   // verify
   std::int64_t random = 0;  ///< so many random problems in place of one
-  std::int64_t repeat = 8;
+  std::int64_t repeat = 8;  ///< 2 for random problems, where nothing else is said
 
   // plan
   int ranks = 1;
@@ -81,6 +81,7 @@ struct Options {
   double delay_ms = 0;
   std::vector<std::int64_t> sweep;
   bool dense = false;
+  bool alone = false;
   bool tune = false;
   std::vector<std::string> variants;  ///< options of further passes, timed by turns with the first
   std::string svg;

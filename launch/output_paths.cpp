@@ -7,6 +7,7 @@
 #include <system_error>
 
 #include "safetensors.hpp"
+#include "safetensors_writer.hpp"
 #include "source.hpp"
 
 namespace shardloss::launch {
@@ -53,14 +54,36 @@ bool same_file(const std::string& a, const std::string& b) {
   return fs::weakly_canonical(a, ignored) == fs::weakly_canonical(b, ignored);
 }
 
+/// What has the name and would be lost to a file of that name; "" where there is none, or a file.
+std::string obstacle(const std::string& path) {
+  std::error_code ignored;
+  switch (fs::status(path, ignored).type()) {
+    case fs::file_type::directory: return "a directory";
+    case fs::file_type::fifo: return "a FIFO";
+    case fs::file_type::socket: return "a socket";
+    case fs::file_type::character:
+    case fs::file_type::block: return "a device";
+    case fs::file_type::regular: return "";
+    default: return fs::is_symlink(path, ignored) ? "a link that leads nowhere" : "";
+  }
+}
+
+void check_replaceable(const std::string& option, const std::string& path) {
+  const std::string found = obstacle(path);
+  if (!found.empty()) refuse(option, path, "a file or a new name, not " + found);
+}
+
 }  // namespace
 
 void check_outputs(const Options& options) {
   std::vector<Read> written;
   const auto add = [&](const std::string& option, const std::string& path) {
     if (path.empty()) return;
-    written.push_back({option, path});
-    written.push_back({option, path + ".partial"});
+    check_replaceable(option, path);
+    const std::string file = files::behind_links(path);
+    check_replaceable(option, file + ".partial");
+    written.push_back({option, file});
+    written.push_back({option, file + ".partial"});
   };
   add("out", options.out);
   add("report", options.report);

@@ -1,5 +1,8 @@
 #include "printable.hpp"
 
+#include <cmath>
+#include <limits>
+
 namespace shardloss::files {
 
 std::string printable(std::string_view text) {
@@ -18,6 +21,10 @@ std::string printable(std::string_view text) {
   }
   if (text.size() > longest) out += "...";
   return out + "'";
+}
+
+double printable(double number) {
+  return std::isnan(number) ? std::numeric_limits<double>::quiet_NaN() : number;
 }
 
 }  // namespace shardloss::files

@@ -1,5 +1,5 @@
 /// \file
-/// Text from files and command lines in messages.
+/// Text from files and command lines in messages, and numbers that are computed.
 #pragma once
 
 #include <string>
@@ -9,5 +9,8 @@ namespace shardloss::files {
 
 /// 'text' in quotes, on one line: control bytes as \xNN, and no longer than a line bears.
 std::string printable(std::string_view text);
+
+/// The number, a NaN without the sign that printf would show.
+double printable(double number);
 
 }  // namespace shardloss::files

@@ -1,12 +1,13 @@
 #include "report.hpp"
 
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
-#include <filesystem>
 #include <fstream>
 
+#include "safetensors_writer.hpp"
 #include "shardloss/error.hpp"
 
 namespace shardloss::launch {
@@ -112,21 +113,28 @@ namespace {
   throw Error(ErrorCode::invalid_argument, path + ": cannot be written, wanted a file to write");
 }
 
+std::string temporary_of(const std::string& file) { return file + ".partial"; }
+
+/// The temporary file, new: a link left there by another must not be followed.
+std::ofstream open_temporary(const std::string& temporary) {
+  ::unlink(temporary.c_str());
+  return std::ofstream(temporary, std::ios::trunc);
+}
+
 }  // namespace
 
 void check_writable(const std::string& path) {
-  const std::string temporary = path + ".partial";
-  std::ofstream file(temporary, std::ios::trunc);
-  if (!file || std::filesystem::is_directory(path)) refuse_path(path, temporary);
+  const std::string temporary = temporary_of(files::behind_links(path));
+  if (!open_temporary(temporary)) refuse_path(path, temporary);
   (void)std::remove(temporary.c_str());
 }
 
 void write_text(const std::string& path, const std::string& text) {
-  const std::string temporary = path + ".partial";
-  std::ofstream file(temporary, std::ios::trunc);
+  const std::string target = files::behind_links(path), temporary = temporary_of(target);
+  std::ofstream file = open_temporary(temporary);
   file << text;
   file.close();
-  if (!file || std::rename(temporary.c_str(), path.c_str()) != 0) refuse_path(path, temporary);
+  if (!file || std::rename(temporary.c_str(), target.c_str()) != 0) refuse_path(path, temporary);
 }
 
 }  // namespace shardloss::launch

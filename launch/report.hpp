@@ -36,10 +36,12 @@ Json to_json(const std::vector<RankFigures>& ranks);
 /// The most memory this process held so far.
 std::int64_t peak_resident_bytes();
 
-/// Throws Error(invalid_argument) where write_text would, before anything is computed.
+/// Throws Error(invalid_argument) where write_text would, before anything is computed. For a
+/// path that check_outputs lets through.
 void check_writable(const std::string& path);
 
-/// Writes to a temporary name first. Throws Error(invalid_argument).
+/// Writes to a temporary name first, beside the file that `path` may be a link to. Throws
+/// Error(invalid_argument).
 void write_text(const std::string& path, const std::string& text);
 
 }  // namespace shardloss::launch

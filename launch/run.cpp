@@ -6,6 +6,7 @@
 #include "job.hpp"
 #include "memory.hpp"
 #include "output_paths.hpp"
+#include "printable.hpp"
 #include "progress_transport.hpp"
 #include "report.hpp"
 #include "safetensors_writer.hpp"
@@ -64,7 +65,7 @@ void print_summary(const Results& results, const Share& share, double seconds) {
   const std::int64_t counted = results.counted_rows.integers().at(0);
   std::string loss = "per row";
   if (share.problem.reduction != Reduction::none)
-    loss = std::to_string(results.loss.doubles().at(0));
+    loss = std::to_string(files::printable(results.loss.doubles().at(0)));
   std::printf("loss %s over %lld of %lld rows, %.3f s\n", loss.c_str(),
               static_cast<long long>(counted), static_cast<long long>(share.total_rows), seconds);
 }

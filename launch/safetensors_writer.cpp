@@ -6,7 +6,9 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
 #include <nlohmann/json.hpp>
+#include <system_error>
 #include <utility>
 
 #include "safetensors.hpp"
@@ -27,9 +29,16 @@ std::string encode(const nlohmann::ordered_json& header) {
 
 }  // namespace
 
-SafetensorsWriter::SafetensorsWriter(std::string path, const std::vector<TensorLayout>& tensors,
-                                     Role role)
-    : path_(std::move(path)), temporary_(path_ + ".partial"), role_(role) {
+std::string behind_links(const std::string& path) {
+  std::error_code error;
+  if (!std::filesystem::is_symlink(path, error)) return path;
+  const std::filesystem::path file = std::filesystem::canonical(path, error);
+  return error ? path : file.string();
+}
+
+SafetensorsWriter::SafetensorsWriter(const std::string& path,
+                                     const std::vector<TensorLayout>& tensors, Role role)
+    : path_(behind_links(path)), temporary_(path_ + ".partial"), role_(role) {
   auto header = nlohmann::ordered_json::object();
   std::uint64_t end = 0;
   for (const TensorLayout& tensor : tensors) {

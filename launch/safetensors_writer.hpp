@@ -20,7 +20,11 @@ struct TensorLayout {
   std::vector<std::int64_t> shape;
 };
 
-/// A file that appears under its name only when it is complete.
+/// The file that `path` leads to through links, which it is to stay; `path` itself where it is no
+/// link or leads nowhere.
+std::string behind_links(const std::string& path);
+
+/// A file that appears under its name only when it is complete. Links to it stay links.
 ///
 /// One process constructs it with Role::creator; only then others that write parts of it, with the
 /// same layout, as Role::participant. When all have written and closed, the creator commits.
@@ -29,7 +33,7 @@ class SafetensorsWriter {
   enum class Role { creator, participant };
 
   /// Throws Error(invalid_argument) where the file cannot be made.
-  SafetensorsWriter(std::string path, const std::vector<TensorLayout>& tensors,
+  SafetensorsWriter(const std::string& path, const std::vector<TensorLayout>& tensors,
                     Role role = Role::creator);
   /// Removes what was not committed (creator).
   ~SafetensorsWriter();

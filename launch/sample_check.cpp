@@ -198,9 +198,9 @@ double identity_share(const Communicator& host, const BenchData& data, const Res
 
 }  // namespace
 
-double check_sample(World& world, const BenchData& data, const Loss& loss, const Job& job) {
+double check_sample(const Communicator& host, const BenchData& data, const Loss& loss,
+                    const Job& job) {
   if (data.options.check_rows == 0) return std::numeric_limits<double>::quiet_NaN();
-  const Communicator& host = world.host();
   const auto rows = sample_rows(data.share.total_rows, data.options.check_rows);
   const Answer answer = collect(host, data, job.results(), rows);
   // What rank 0 finds, and the relative tolerance for the identity.

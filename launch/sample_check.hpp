@@ -14,6 +14,7 @@ namespace shardloss::launch {
 /// - the weight gradient through sum_v dW_v . w_v = sum_i dX_i . x_i, both being
 ///   sum_iv du_iv x_i . w_v.
 /// Collective.
-double check_sample(World& world, const BenchData& data, const Loss& loss, const Job& job);
+double check_sample(const Communicator& host, const BenchData& data, const Loss& loss,
+                    const Job& job);
 
 }  // namespace shardloss::launch

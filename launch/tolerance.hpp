@@ -86,6 +86,9 @@ inline constexpr double smallest_coefficient = 0x1p-25;
 /// chunks are added straight into it.
 inline constexpr double accumulation_coefficient = 2;
 
+/// The reference is fp64: where the problem is too, both round, and as often.
+constexpr double rounding_sides(DType dtype) { return dtype == DType::float64 ? 2 : 1; }
+
 /// What is allowed to one problem.
 struct Allowed {
   double value = 0;            ///< relative, over a whole per-row output or a scalar
@@ -104,7 +107,8 @@ struct Allowed {
 /// logit_magnitude. `sums`: how often a compact gradient is rounded while it adds up: chunks for
 /// the weight's, ranks for the hidden one's; whichever is larger.
 inline Allowed allowed(const Problem& problem, DType logits, double magnitude, double sums) {
-  const double e = eps(problem.dtype), real = eps(real_of(problem.dtype));
+  const double sides = rounding_sides(problem.dtype);
+  const double e = sides * eps(problem.dtype), real = sides * eps(real_of(problem.dtype));
   const double growth = logit_growth * eps(logits) * magnitude;
   const bool compact = problem.accumulation == Accumulation::compact;
   // Roundings of partial sums in the short dtype are independent: their squares add up.
@@ -119,8 +123,8 @@ inline Allowed allowed(const Problem& problem, DType logits, double magnitude, d
   const DType stored =
       problem.grad_weight == GradDType::float32 ? real_of(problem.dtype) : problem.dtype;
   const bool straight = compact || size_of(stored) > 2;
-  out.accumulate =
-      accumulation_coefficient * eps(stored) * (straight ? std::sqrt(std::max(sums, 1.0)) : 1);
+  out.accumulate = accumulation_coefficient * sides * eps(stored) *
+                   (straight ? std::sqrt(std::max(sums, 1.0)) : 1);
   out.underflow = underflow_coefficient(problem.dtype);
   if (problem.dtype == DType::float16) {
     const auto smallest = [&](GradDType grad) {

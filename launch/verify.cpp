@@ -8,6 +8,7 @@
 #include "job.hpp"
 #include "memory.hpp"
 #include "output_paths.hpp"
+#include "printable.hpp"
 #include "progress.hpp"
 #include "random_problem.hpp"
 #include "report.hpp"
@@ -137,7 +138,7 @@ void print_table(const std::vector<Comparison>& table) {
               "reference");
   for (const Comparison& one : table)
     std::printf("%-16s %12s  %-16s %16.9g %16.9g%s\n", one.output.c_str(), share_text(one).c_str(),
-                where_text(one).c_str(), one.got, one.want,
+                where_text(one).c_str(), files::printable(one.got), files::printable(one.want),
                 one.passed() ? (one.mistrusted ? "  mistrusted: mostly zeros" : "") : "  FAILED");
 }
 
@@ -203,7 +204,6 @@ Verdict verify_random(World& world, const Communicator& group,
 
 int verify_many(World& world, const Options& options) {
   const Communicator group = world.group(device_of(world, options), options.deadline);
-  const std::int64_t repeat = std::min<std::int64_t>(options.repeat, 2);
   std::int64_t failed = 0, mistrusted = 0;
   double closest = 0;
   {
@@ -211,7 +211,7 @@ int verify_many(World& world, const Options& options) {
     for (std::int64_t i = 0; i < options.random; ++i) {
       progress.at(i);
       const auto words = random_problem(options.seed, i, world.size(), options.device);
-      const Verdict verdict = verify_random(world, group, words, repeat);
+      const Verdict verdict = verify_random(world, group, words, options.repeat);
       for (const Comparison& one : verdict.table) mistrusted += one.mistrusted ? 1 : 0;
       const Comparison* worst = worst_of(verdict.table);
       if (verdict.passed) {

@@ -45,5 +45,22 @@ TEST(Tolerance, ManyRowsAreNotAllTheWorst) {
   EXPECT_LE(share_of(400, 10000, 20 * eps), 1);
 }
 
+/// Of an output that is added to a buffer the errors are relative to what was added, but both
+/// numbers are those in the buffer.
+TEST(Tolerance, BothNumbersContainWhatWasAddedTo) {
+  const std::vector<double> before(4, 3), want(4, 4), got(4, 4.5);
+  ReferenceTerms terms;
+  for (auto* each :
+       {&terms.formed, &terms.summed, &terms.rounded, &terms.perturbed, &terms.factors})
+    each->assign(4, 0);
+  tolerance::Allowed allowed;
+  allowed.gradient = 0.25;
+  const Comparison one = compare_gradient("grad_bias", got, want, 1, terms, allowed, 0, before);
+  EXPECT_EQ(one.row, -1);
+  EXPECT_DOUBLE_EQ(one.share, 2);
+  EXPECT_DOUBLE_EQ(one.got, 9);
+  EXPECT_DOUBLE_EQ(one.want, 8);
+}
+
 }  // namespace
 }  // namespace shardloss::test
