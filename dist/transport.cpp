@@ -5,6 +5,8 @@
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
+#include <string>
+#include <vector>
 
 #include "shardloss/communicator.hpp"
 
@@ -92,19 +94,46 @@ void Transport::note_step(const char* name, std::uint64_t call, std::int64_t chu
   ++noted_;
 }
 
+namespace {
+
+// A sum of unlike values would be garbage on some rank, and no error on it. (A GPU's host is not to
+// wait for others.)
+void agree(Transport& transport, const Tensor& values) {
+  struct Kind {
+    std::int64_t count;
+    std::int64_t dtype;
+  };
+  const Kind mine{values.size(0), static_cast<std::int64_t>(values.dtype())};
+  std::vector<Kind> all(static_cast<std::size_t>(transport.size()));
+  transport.exchange_host(&mine, all.data(), sizeof mine);
+  for (std::size_t rank = 0; rank < all.size(); ++rank) {
+    const auto text = [](const Kind& kind) {
+      return std::to_string(kind.count) + " of " +
+             std::string(name(static_cast<DType>(kind.dtype)));
+    };
+    if (text(all[rank]) == text(all[0])) continue;
+    throw Error(ErrorCode::mismatch, "sum_over: values are " + text(all[rank]) + " on rank " +
+                                         std::to_string(rank) + ", " + text(all[0]) + " on rank 0");
+  }
+}
+
+}  // namespace
+
 void sum_over(const Communicator& group, const Tensor& values, Stream stream) {
   Transport& transport = group.transport();
   transport.check();
   const bool contiguous = values.dims() == 0 || (values.dims() == 1 && values.stride(0) == 1);
-  if (!values.given() || !contiguous || !transport.serves(values.device().kind)) {
+  const std::int64_t count = values.size(0);
+  const bool there = values.given() && count >= 0 && (values.data() != nullptr || count == 0);
+  if (!there || !contiguous || !transport.serves(values.device().kind)) {
     throw Error(ErrorCode::invalid_argument, "sum_over: found " + to_string(values) +
                                                  ", wanted a contiguous vector "
                                                  "on a device that a communicator of kind " +
                                                  std::string(transport.kind()) + " serves");
   }
   transport.note_step("sum_over", 0, -1);
-  transport.wait(transport.all_reduce(values.data(), values.size(0), values.dtype(), stream),
-                 stream);
+  if (values.device().kind == DeviceKind::cpu) agree(transport, values);
+  transport.wait(transport.all_reduce(values.data(), count, values.dtype(), stream), stream);
 }
 
 Traffic Transport::traffic() const noexcept {

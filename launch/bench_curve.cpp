@@ -1,7 +1,7 @@
 // The picture of a sweep: time against memory.
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
-#include <filesystem>
 #include <map>
 #include <string>
 
@@ -54,23 +54,34 @@ std::string script(const std::string& path, const Json& rows) {
   return text + plot + "\n";
 }
 
+/// Whether gnuplot did what `commands` say.
+bool plot(const std::string& commands) {
+  // It may end before it has read all: the write is to fail then, not this process.
+  const auto before = std::signal(SIGPIPE, SIG_IGN);
+  std::FILE* const pipe = ::popen("gnuplot -", "w");  // NOLINT(cert-env33-c)
+  bool good = pipe != nullptr;
+  if (good) {
+    good = std::fwrite(commands.data(), 1, commands.size(), pipe) == commands.size();
+    good = ::pclose(pipe) == 0 && good;
+  }
+  std::signal(SIGPIPE, before);
+  return good;
+}
+
 }  // namespace
 
 void draw_curve(const std::string& path, const Json& rows) {
-  const std::string commands = path + ".gnuplot";
-  write_text(commands, script(path, rows));
+  const std::string text = script(path, rows);
   if (!gnuplot_is_there()) {
+    const std::string commands = path + ".gnuplot";
+    write_text(commands, text);
     std::fprintf(stderr,
                  "shardloss: no gnuplot on this machine, %s is not drawn; elsewhere, gnuplot %s "
                  "draws it\n",
                  path.c_str(), commands.c_str());
     return;
   }
-  const std::string call = "gnuplot \"$SHARDLOSS_GNUPLOT\"";
-  setenv("SHARDLOSS_GNUPLOT", commands.c_str(), 1);
-  if (std::system(call.c_str()) != 0)  // NOLINT(cert-env33-c)
-    std::fprintf(stderr, "shardloss: gnuplot could not draw %s\n", path.c_str());
-  std::filesystem::remove(commands);
+  if (!plot(text)) std::fprintf(stderr, "shardloss: gnuplot could not draw %s\n", path.c_str());
 }
 
 }  // namespace shardloss::launch

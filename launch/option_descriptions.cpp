@@ -32,7 +32,8 @@ po::options_description input_options(Command command) {
   add(group, "upstream-lse", "F:NAME", "upstream gradient of lse, [N] or one value");
   add(group, "upstream-logprob", "F:NAME", "... of target_logprob");
   add(group, "upstream-entropy", "F:NAME", "... of the entropy");
-  add(group, "normalizer", "x", "divides the sum of the row losses; 0: loss and gradients are 0");
+  add(group, "normalizer", "x",
+      "divides the sum of the row losses, 1e-30 to 1e30 in magnitude; 0: loss and gradients are 0");
   if (command == Command::run) return group;
   add(group, "rows", "N", "made up: token rows (64)");
   add(group, "seed", "S", "made up: seed (1)");

@@ -51,7 +51,7 @@ po::variables_map read(Command command, int argc, const char* const* argv) {
 /// What does not fit the descriptions; `wanted` in place of an option that is not among them.
 [[noreturn]] void refuse_syntax(const std::string& where, const po::error& error,
                                 const std::string& wanted) {
-  std::string text = error.what();
+  std::string text = files::on_one_line(error.what());
   if (const auto* unknown = dynamic_cast<const po::unknown_option*>(&error))
     text =
         "found the option " + files::printable(unknown->get_option_name()) + ", wanted " + wanted;
@@ -116,13 +116,13 @@ class Values {
   const po::variables_map& map_;
 };
 
-/// Losses and gradients are multiplied by its inverse, which float32 is to hold as well.
-void take_normalizer(const Values& values, std::optional<double>& normalizer) {
-  values.number("normalizer", normalizer);
-  values.with("normalizer", [&](const std::string& text) {
-    const double magnitude = std::abs(*normalizer);
+/// A number that multiplies or divides, in float32 mostly, which is to hold it and its inverse.
+void take_factor(const Values& values, const char* name, std::optional<double>& factor) {
+  values.number(name, factor);
+  values.with(name, [&](const std::string& text) {
+    const double magnitude = std::abs(*factor);
     if (magnitude != 0 && (magnitude < 1e-30 || magnitude > 1e30))
-      refuse("normalizer", text, "0 or 1e-30 .. 1e30 in magnitude");
+      refuse(name, text, "0 or 1e-30 .. 1e30 in magnitude");
   });
 }
 
@@ -148,8 +148,8 @@ void take_inputs(const Values& values, Options& out) {
   values.tensor("upstream-lse", random, out.upstream_lse);
   values.tensor("upstream-logprob", random, out.upstream_logprob);
   values.tensor("upstream-entropy", random, out.upstream_entropy);
-  values.number("upstream-scale", out.upstream_scale);
-  take_normalizer(values, out.normalizer);
+  take_factor(values, "upstream-scale", out.upstream_scale);
+  take_factor(values, "normalizer", out.normalizer);
   values.integer("rows", 0, out.rows);
   values.integer("seed", 0, out.seed);
   values.integer("invalid-targets", 0, out.invalid_targets);

@@ -6,8 +6,8 @@
 #include <set>
 #include <system_error>
 
+#include "replaced_file.hpp"
 #include "safetensors.hpp"
-#include "safetensors_writer.hpp"
 #include "source.hpp"
 
 namespace shardloss::launch {
@@ -55,6 +55,7 @@ bool same_file(const std::string& a, const std::string& b) {
 }
 
 /// What has the name and would be lost to a file of that name; "" where there is none, or a file.
+/// A link that leads nowhere is none.
 std::string obstacle(const std::string& path) {
   std::error_code ignored;
   switch (fs::status(path, ignored).type()) {
@@ -63,14 +64,18 @@ std::string obstacle(const std::string& path) {
     case fs::file_type::socket: return "a socket";
     case fs::file_type::character:
     case fs::file_type::block: return "a device";
-    case fs::file_type::regular: return "";
-    default: return fs::is_symlink(path, ignored) ? "a link that leads nowhere" : "";
+    default: return "";
   }
 }
 
 void check_replaceable(const std::string& option, const std::string& path) {
   const std::string found = obstacle(path);
   if (!found.empty()) refuse(option, path, "a file or a new name, not " + found);
+}
+
+bool leads_nowhere(const std::string& path) {
+  std::error_code ignored;
+  return fs::is_symlink(path, ignored) && !fs::exists(path, ignored);
 }
 
 }  // namespace
@@ -80,10 +85,12 @@ void check_outputs(const Options& options) {
   const auto add = [&](const std::string& option, const std::string& path) {
     if (path.empty()) return;
     check_replaceable(option, path);
-    const std::string file = files::behind_links(path);
-    check_replaceable(option, file + ".partial");
+    if (leads_nowhere(path))
+      refuse(option, path, "a file or a new name, not a link that leads nowhere");
+    const std::string file = files::behind_links(path), temporary = files::temporary_of(file);
+    check_replaceable(option, temporary);
     written.push_back({option, file});
-    written.push_back({option, file + ".partial"});
+    written.push_back({option, temporary});
   };
   add("out", options.out);
   add("report", options.report);

@@ -5,11 +5,10 @@
 
 namespace shardloss::files {
 
-std::string printable(std::string_view text) {
-  constexpr std::size_t longest = 80;
+std::string on_one_line(std::string_view text) {
   constexpr char digits[] = "0123456789abcdef";
-  std::string out = "'";
-  for (const char c : text.substr(0, longest)) {
+  std::string out;
+  for (const char c : text) {
     const auto byte = static_cast<unsigned char>(c);
     if (byte >= 0x20 && byte != 0x7f) {
       out += c;
@@ -19,8 +18,13 @@ std::string printable(std::string_view text) {
       out += digits[byte & 15];
     }
   }
-  if (text.size() > longest) out += "...";
-  return out + "'";
+  return out;
+}
+
+std::string printable(std::string_view text) {
+  constexpr std::size_t longest = 80;
+  const char* const rest = text.size() > longest ? "..." : "";
+  return "'" + on_one_line(text.substr(0, longest)) + rest + "'";
 }
 
 double printable(double number) {

@@ -7,7 +7,10 @@
 
 namespace shardloss::files {
 
-/// 'text' in quotes, on one line: control bytes as \xNN, and no longer than a line bears.
+/// The text with control bytes as \xNN.
+std::string on_one_line(std::string_view text);
+
+/// 'text' in quotes, on one line, and no longer than a line bears.
 std::string printable(std::string_view text);
 
 /// The number, a NaN without the sign that printf would show.

@@ -33,6 +33,11 @@ double class_weight(const ReferenceProblem& p, std::int64_t v) {
 /// a times b, where nothing of something infinite is nothing.
 double times(double a, double b) { return a == 0 ? 0 : a * b; }
 
+/// A loss under its weight: one of 0 keeps out an infinite loss, but hides no NaN.
+double weighed(double weight, double loss) {
+  return weight == 0 && std::isinf(loss) ? 0 : weight * loss;
+}
+
 RowKind kind_of(const ReferenceProblem& p, std::int64_t i) {
   if (!p.soft_targets.empty()) return RowKind::ordinary;
   const std::int64_t y = p.targets[static_cast<std::size_t>(i)];
@@ -119,8 +124,8 @@ double denominator_of(const ReferenceProblem& p, const std::vector<std::int64_t>
   return sum;
 }
 
-/// The row's entries of the per-row outputs, and its share of the parts of the loss.
-void put_outputs(const ReferenceProblem& p, Row& row, double factor, ReferenceResult& out) {
+/// The row's entries of the per-row outputs, and its share of the parts of the sum.
+void put_outputs(const ReferenceProblem& p, Row& row, ReferenceResult& out) {
   const auto i = static_cast<std::size_t>(row.index);
   out.lse[i] = row.lse;
   out.entropy[i] = row.log_sum - row.mean;
@@ -139,10 +144,10 @@ void put_outputs(const ReferenceProblem& p, Row& row, double factor, ReferenceRe
   const double t = token_weight(p, row.index);
   // A coefficient of 0 keeps out what it multiplies, an infinite term too.
   const double squared = p.z_loss == 0 ? 0 : p.z_loss * row.lse * row.lse;
-  out.row_loss[i] = t * (ce + squared);
+  out.row_loss[i] = weighed(t, ce) + weighed(t, squared);
   out.row_terms[i] = std::abs(t) * (terms + std::abs(squared));
-  out.cross_entropy += t * ce * factor;
-  out.z_loss += t * squared * factor;
+  out.cross_entropy += weighed(t, ce);
+  out.z_loss += weighed(t, squared);
   out.counted_rows += 1;
   if (!p.soft_targets.empty()) return;
   const auto y = static_cast<std::size_t>(p.targets[i]);
@@ -201,15 +206,20 @@ ReferenceResult reference(const ReferenceProblem& p) {
   double sum = 0;
   for (const std::int64_t i : rows) {
     Row row = softmax_row(p, i);
-    put_outputs(p, row, factor, out);
+    put_outputs(p, row, out);
     put_gradients(p, row, factor, w_norms, out);
     sum += out.row_loss[static_cast<std::size_t>(i)];
     out.logit_magnitude = std::max(out.logit_magnitude, magnitude(p, row));
   }
   for (auto* terms : {&out.hidden_terms, &out.weight_terms, &out.bias_terms}) finish_terms(*terms);
 
-  // Nothing counts: the loss is 0, unless a row is invalid, which is never hidden.
-  out.loss = p.reduction == Reduction::none ? out.row_loss : std::vector<double>{sum * factor};
+  // Nothing counts: the loss is 0, even of an infinite sum; NaN is never hidden.
+  const auto reduced = [&](double value) {
+    return out.denominator == 0 && std::isinf(value) ? 0 : value * factor;
+  };
+  out.loss = p.reduction == Reduction::none ? out.row_loss : std::vector<double>{reduced(sum)};
+  out.cross_entropy = reduced(out.cross_entropy);
+  out.z_loss = reduced(out.z_loss);
   return out;
 }
 

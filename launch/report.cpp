@@ -5,9 +5,8 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <fstream>
 
-#include "safetensors_writer.hpp"
+#include "replaced_file.hpp"
 #include "shardloss/error.hpp"
 
 namespace shardloss::launch {
@@ -113,28 +112,25 @@ namespace {
   throw Error(ErrorCode::invalid_argument, path + ": cannot be written, wanted a file to write");
 }
 
-std::string temporary_of(const std::string& file) { return file + ".partial"; }
-
-/// The temporary file, new: a link left there by another must not be followed.
-std::ofstream open_temporary(const std::string& temporary) {
-  ::unlink(temporary.c_str());
-  return std::ofstream(temporary, std::ios::trunc);
-}
-
 }  // namespace
 
 void check_writable(const std::string& path) {
-  const std::string temporary = temporary_of(files::behind_links(path));
-  if (!open_temporary(temporary)) refuse_path(path, temporary);
+  const std::string temporary = files::temporary_of(files::behind_links(path));
+  const int fd = files::create_temporary(temporary);
+  if (fd < 0) refuse_path(path, temporary);
+  ::close(fd);
   (void)std::remove(temporary.c_str());
 }
 
 void write_text(const std::string& path, const std::string& text) {
-  const std::string target = files::behind_links(path), temporary = temporary_of(target);
-  std::ofstream file = open_temporary(temporary);
-  file << text;
-  file.close();
-  if (!file || std::rename(temporary.c_str(), target.c_str()) != 0) refuse_path(path, temporary);
+  const std::string target = files::behind_links(path), temporary = files::temporary_of(target);
+  const int fd = files::create_temporary(temporary);
+  std::FILE* const file = fd < 0 ? nullptr : ::fdopen(fd, "w");
+  if (file == nullptr) refuse_path(path, temporary);
+  const bool written = std::fwrite(text.data(), 1, text.size(), file) == text.size();
+  const bool closed = std::fclose(file) == 0;
+  if (!written || !closed || std::rename(temporary.c_str(), target.c_str()) != 0)
+    refuse_path(path, temporary);
 }
 
 }  // namespace shardloss::launch

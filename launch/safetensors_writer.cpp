@@ -6,11 +6,10 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
-#include <filesystem>
 #include <nlohmann/json.hpp>
-#include <system_error>
 #include <utility>
 
+#include "replaced_file.hpp"
 #include "safetensors.hpp"
 #include "shardloss/error.hpp"
 
@@ -29,16 +28,9 @@ std::string encode(const nlohmann::ordered_json& header) {
 
 }  // namespace
 
-std::string behind_links(const std::string& path) {
-  std::error_code error;
-  if (!std::filesystem::is_symlink(path, error)) return path;
-  const std::filesystem::path file = std::filesystem::canonical(path, error);
-  return error ? path : file.string();
-}
-
 SafetensorsWriter::SafetensorsWriter(const std::string& path,
                                      const std::vector<TensorLayout>& tensors, Role role)
-    : path_(behind_links(path)), temporary_(path_ + ".partial"), role_(role) {
+    : path_(behind_links(path)), temporary_(temporary_of(path_)), role_(role) {
   auto header = nlohmann::ordered_json::object();
   std::uint64_t end = 0;
   for (const TensorLayout& tensor : tensors) {
@@ -55,10 +47,8 @@ SafetensorsWriter::SafetensorsWriter(const std::string& path,
   const std::string front = encode(header);
   for (auto& [name, place] : places_) place.offset += front.size();
 
-  // A link left there by another must not be followed.
-  const int flags = role == Role::creator ? O_WRONLY | O_CREAT | O_EXCL : O_WRONLY;
-  if (role == Role::creator) ::unlink(temporary_.c_str());
-  fd_ = ::open(temporary_.c_str(), flags | O_CLOEXEC, 0666);
+  fd_ = role == Role::creator ? create_temporary(temporary_)
+                              : ::open(temporary_.c_str(), O_WRONLY | O_CLOEXEC);
   if (fd_ < 0) refuse(std::strerror(errno));
   if (role == Role::participant) return;
   if (::ftruncate(fd_, static_cast<off_t>(front.size() + end)) != 0) refuse(std::strerror(errno));

@@ -20,10 +20,6 @@ struct TensorLayout {
   std::vector<std::int64_t> shape;
 };
 
-/// The file that `path` leads to through links, which it is to stay; `path` itself where it is no
-/// link or leads nowhere.
-std::string behind_links(const std::string& path);
-
 /// A file that appears under its name only when it is complete. Links to it stay links.
 ///
 /// One process constructs it with Role::creator; only then others that write parts of it, with the

@@ -109,7 +109,8 @@ struct Allowed {
 inline Allowed allowed(const Problem& problem, DType logits, double magnitude, double sums) {
   const double sides = rounding_sides(problem.dtype);
   const double e = sides * eps(problem.dtype), real = sides * eps(real_of(problem.dtype));
-  const double growth = logit_growth * eps(logits) * magnitude;
+  const double logit = sides * eps(logits);
+  const double growth = logit_growth * logit * magnitude;
   const bool compact = problem.accumulation == Accumulation::compact;
   // Roundings of partial sums in the short dtype are independent: their squares add up.
   const double spread = compact ? 1 + std::sqrt(std::max(sums, 1.0)) : 1;
@@ -118,7 +119,7 @@ inline Allowed allowed(const Problem& problem, DType logits, double magnitude, d
   out.gradient = gradient_coefficient(problem.dtype) * e * spread + growth;
   out.formed = formation_coefficient * real;
   out.rounded = storage_coefficient * e * spread;
-  out.logit = (eps(logits) + formation_coefficient * real) * magnitude;
+  out.logit = (logit + formation_coefficient * real) * magnitude;
   out.perturbed = perturbation_coefficient * out.logit;
   const DType stored =
       problem.grad_weight == GradDType::float32 ? real_of(problem.dtype) : problem.dtype;

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <cstddef>
 #include <cstdio>
 #include <cstring>
 #include <type_traits>
@@ -179,13 +180,13 @@ Error disagreement(std::uint32_t field, std::uint32_t other_rank, std::uint64_t 
       return {ErrorCode::peer, rank + " gave the call up", true};
     return {ErrorCode::invalid_argument, rank + " refused the arguments of its call"};
   }
-  const std::string name = agreed_names.at(field - 1);
+  constexpr std::uint32_t rows = 1 + offsetof(CallHeader, rows) / sizeof(std::uint64_t);
   const bool targets = field == agreed_words;
-  const bool row_lists = name == "rows" && ((value | other_value) & hashed_rows) != 0;
+  const bool row_lists = field == rows && ((value | other_value) & hashed_rows) != 0;
   const Field::Kind kind = targets || row_lists ? Field::hexadecimal : Field::integer;
   const std::string label = row_lists ? "rows_per_rank, as a hash"
                             : targets ? "targets, as a hash"
-                                      : name;
+                                      : agreed_names.at(field - 1);
   return {ErrorCode::mismatch,
           "in a call, " + differ(label, print(kind, other_value), static_cast<int>(other_rank),
                                  print(kind, value)),

@@ -38,6 +38,8 @@ struct Call {
   Stream stream{};
   std::byte* workspace = nullptr;
 
+  bool saves = false;              ///< a Saved was given; `saved` is null where it was moved from
+  std::uint64_t object = 0;        ///< CallHeader::object
   std::uint64_t number = 0;        ///< of this object's calls; CUDA counts on the device
   std::int64_t rows = 0;           ///< this rank's computed rows
   std::int64_t hidden_rows = 0;    ///< this rank's rows of X: outputs and dX have as many
@@ -45,6 +47,7 @@ struct Call {
   std::int64_t group_first = 0;    ///< number of this rank's first computed row in the group
   std::uint64_t rows_word = 0;     ///< CallHeader::rows
   std::uint64_t outputs_word = 0;  ///< CallHeader::outputs
+  std::uint64_t saved_word = 0;    ///< CallHeader::saved
   std::vector<Chunk> chunks{};
 
   bool gradients() const {
@@ -65,6 +68,7 @@ struct EmbedCall {
   Stream stream{};
   std::byte* workspace = nullptr;
 
+  std::uint64_t object = 0;
   std::uint64_t number = 0;
   std::int64_t rows = 0;
   std::int64_t group_rows = 0;
@@ -72,6 +76,26 @@ struct EmbedCall {
   std::uint64_t rows_word = 0;
   std::vector<Chunk> chunks{};
 };
+
+/// The words of a call's header that the host knows.
+inline CallHeader header_of(const Call& call) {
+  CallHeader header{};
+  header.object = call.object;
+  header.call = call.number;
+  header.operation = static_cast<std::uint64_t>(call.operation);
+  header.rows = call.rows_word;
+  header.outputs = call.outputs_word;
+  header.saved = call.saved_word;
+  return header;
+}
+inline CallHeader header_of(const EmbedCall& call) {
+  CallHeader header{};
+  header.object = call.object;
+  header.call = call.number;
+  header.operation = static_cast<std::uint64_t>(call.operation);
+  header.rows = call.rows_word;
+  return header;
+}
 
 /// Bits of CallHeader::outputs.
 enum OutputBit : std::uint64_t {
@@ -98,8 +122,11 @@ struct Saved::State {
   std::size_t bytes = 0;
   void (*release)(std::byte*) = nullptr;  ///< null: the caller's memory
   Device device;
-  std::int64_t group_rows = -1;  ///< of the forward that filled it; -1: none has
+  std::uint64_t loss = 0;  ///< detail::Instance::id of the Loss that made it
+  // Of the forward that filled it.
+  std::int64_t group_rows = -1;  ///< -1: none has
   std::uint64_t rows_word = 0;
+  std::uint64_t call = 0;
   ~State() {
     if (release != nullptr) release(memory);
   }

@@ -2,6 +2,7 @@
 #include "checker.hpp"
 
 #include <cstdlib>
+#include <limits>
 
 namespace shardloss::detail {
 namespace {
@@ -28,6 +29,7 @@ void Checker::check(const char* label, const ConstTensor& t, const Wanted& wante
   if (fits && wanted.dims == 2) fits = t.size(1) == wanted.columns;
   bool known = false;
   for (const DType dtype : wanted.dtypes) known = known || t.dtype() == dtype;
+  for (int i = 0; i < wanted.dims; ++i) fits = fits && t.size(i) >= 0;
   SHARDLOSS_REQUIRE(t.given() && fits && known,
                     std::string(label) + ": found " + to_string(t) + ", wanted " + to_text(wanted));
   SHARDLOSS_REQUIRE(t.device() == device_,
@@ -45,6 +47,11 @@ void Checker::check_matrix(const char* label, const ConstTensor& t, const Wanted
   SHARDLOSS_REQUIRE(wanted.rows <= 1 || t.stride(0) >= wanted.columns,
                     std::string(label) + ": " + stride_text(t) +
                         ", wanted a row stride of at least " + std::to_string(wanted.columns));
+  // That of the BLAS is an int.
+  constexpr std::int64_t most = std::numeric_limits<std::int32_t>::max();
+  SHARDLOSS_REQUIRE(wanted.rows <= 1 || !on_host() || t.stride(0) <= most,
+                    std::string(label) + ": " + stride_text(t) +
+                        ", wanted a row stride of at most " + std::to_string(most) + " on the CPU");
 }
 
 void Checker::check_dense(const char* label, const ConstTensor& t, const Wanted& wanted) const {
@@ -85,10 +92,19 @@ void Checker::keep(const char* label, const ConstTensor& t, bool written) {
   if (!t.given() || (t.dims() >= 1 && t.size(0) == 0) || (t.dims() == 2 && t.size(1) == 0)) return;
   SHARDLOSS_REQUIRE(!written || t.dims() == 0 || t.size(0) <= 1 || t.stride(0) != 0,
                     std::string(label) + ": an output with stride 0");
-  const Range range = range_of(label, t, written);
+  keep(range_of(label, t, written));
+}
+
+void Checker::memory(const char* label, const void* data, std::size_t bytes, bool written) {
+  const auto begin = reinterpret_cast<std::uintptr_t>(data);
+  const auto width = static_cast<std::int64_t>(bytes);
+  if (bytes > 0) keep({label, written, begin, begin + bytes, width, width});
+}
+
+void Checker::keep(const Range& range) {
   for (const Range& other : ranges_) {
     SHARDLOSS_REQUIRE(!(range.written || other.written) || !overlap(range, other),
-                      std::string(label) + " overlaps " + other.label);
+                      std::string(range.label) + " overlaps " + other.label);
   }
   ranges_.push_back(range);
 }

@@ -2,6 +2,7 @@
 /// What a tensor of a call may be, and whether two of them meet.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -48,6 +49,7 @@ class Checker {
   /// Keep what is read and what is written: no output may meet anything kept before.
   void input(const char* label, const ConstTensor& t) { keep(label, t, false); }
   void output(const char* label, const ConstTensor& t) { keep(label, t, true); }
+  void memory(const char* label, const void* data, std::size_t bytes, bool written);
 
  private:
   struct Range {
@@ -59,6 +61,7 @@ class Checker {
   static Range range_of(const char* label, const ConstTensor& t, bool written);
   static bool overlap(const Range& a, const Range& b);
   void keep(const char* label, const ConstTensor& t, bool written);
+  void keep(const Range& range);
 
   DType dtype_;
   Device device_;

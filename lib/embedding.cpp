@@ -13,6 +13,7 @@ struct VocabParallelEmbedding::Impl : detail::Instance {
 
   void run(detail::EmbedCall& call, std::span<const std::int64_t> rows_per_rank) {
     call.workspace = workspace;
+    call.object = object;
     admit(call.number,
           [&] { detail::validate_embed_call(problem, plan, device, rows_per_rank, call); });
     detail::run_embedding(call, plan, map, *backend, communicator.transport());

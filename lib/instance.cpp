@@ -11,8 +11,14 @@
 
 namespace shardloss::detail {
 
+namespace {
+
+std::atomic<std::uint64_t> instances{0};
+
+}  // namespace
+
 Instance::Instance(const char* what, const Problem& p, const Communicator& c, Device d, Needs needs)
-    : problem(p), communicator(c), device(d) {
+    : problem(p), communicator(c), device(d), id(++instances), object(c.transport().next_object()) {
   Transport& transport = communicator.transport();
   transport.check();
   std::optional<Error> verdict;

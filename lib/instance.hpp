@@ -21,6 +21,8 @@ struct Instance {
   std::unique_ptr<Backend> backend;
   std::byte* workspace = nullptr;  // owned, or null
   std::atomic<std::uint64_t> calls{0};
+  const std::uint64_t id;      ///< unlike that of any other object of the process
+  const std::uint64_t object;  ///< number among the objects of the communicator, on all ranks
 
   /// What the object takes of the backend.
   struct Needs {

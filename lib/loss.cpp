@@ -46,11 +46,28 @@ struct Loss::Impl : detail::Instance {
 
   void run(detail::Call& call, const Execution& on) {
     call.stream = on.stream;
+    call.object = object;
     admit(call.number, [&] {
       call.workspace = workspace_for(on);
+      detail::check_saved(call, id, device);
       detail::validate_call(problem, plan, device, call);
     });
+    // Whatever becomes of the call, it writes into it.
+    const bool fills = call.operation == detail::Operation::forward && call.saved != nullptr;
+    if (fills) call.saved->group_rows = -1;
     detail::run_pass(call, plan, map, *backend, communicator.transport());
+    if (!fills) return;
+    call.saved->group_rows = call.group_rows;
+    call.saved->rows_word = call.rows_word;
+    call.saved->call = call.number;
+  }
+
+  std::unique_ptr<Saved::State> new_saved(std::size_t bytes) const {
+    auto state = std::make_unique<Saved::State>();
+    state->bytes = bytes;
+    state->device = device;
+    state->loss = id;
+    return state;
   }
 };
 
@@ -68,9 +85,7 @@ const Communicator& Loss::communicator() const noexcept { return impl_->communic
 Device Loss::device() const noexcept { return impl_->device; }
 
 Saved Loss::make_saved() const {
-  auto state = std::make_unique<Saved::State>();
-  state->bytes = impl_->plan.saved_bytes;
-  state->device = impl_->device;
+  auto state = impl_->new_saved(impl_->plan.saved_bytes);
   state->memory = impl_->backend->allocate(state->bytes);
   state->release = impl_->backend->releaser();
   return Saved(std::move(state));
@@ -79,27 +94,24 @@ Saved Loss::make_saved() const {
 Saved Loss::make_saved(void* memory, std::size_t bytes) const {
   check_block("saved", memory, bytes, impl_->plan.saved_bytes);
   impl_->backend->check_memory(memory, "saved");
-  auto state = std::make_unique<Saved::State>();
+  auto state = impl_->new_saved(bytes);
   state->memory = static_cast<std::byte*>(memory);
-  state->bytes = bytes;
-  state->device = impl_->device;
   return Saved(std::move(state));
 }
 
 void Loss::forward(const Inputs& inputs, const Outputs& outputs, Saved* saved,
                    const Execution& on) const {
   detail::Call call{detail::Operation::forward, &inputs, &outputs, &no_upstreams, &no_gradients};
-  if (saved != nullptr) call.saved = &saved->state();
+  call.saves = saved != nullptr;
+  if (call.saves) call.saved = saved->state();
   impl_->run(call, on);
-  if (saved == nullptr) return;
-  saved->state().group_rows = call.group_rows;
-  saved->state().rows_word = call.rows_word;
 }
 
 void Loss::backward(const Inputs& inputs, const Saved& saved, const Upstreams& upstreams,
                     const Gradients& gradients, const Execution& on) const {
   detail::Call call{
-      detail::Operation::backward, &inputs, &no_outputs, &upstreams, &gradients, &saved.state()};
+      detail::Operation::backward, &inputs, &no_outputs, &upstreams, &gradients, saved.state()};
+  call.saves = true;
   impl_->run(call, on);
 }
 

@@ -23,11 +23,13 @@ enum class Operation : std::uint64_t {
 struct CallHeader {
   // agreed, in the order in which a disagreement is reported
   std::uint64_t verdict;    ///< 0; or why this rank goes no further: refused, given_up
+  std::uint64_t object;     ///< number of the Loss or embedding among those of its communicator
   std::uint64_t call;       ///< how many calls this object has seen
   std::uint64_t operation;  ///< Operation
   std::uint64_t chunk;      ///< 0-based, of this exchange; `closing`
   std::uint64_t rows;       ///< rows of the call (replicated); or a hash of rows_per_rank, marked
   std::uint64_t outputs;    ///< bit mask of the requested outputs and reduced gradients
+  std::uint64_t saved;      ///< backward: number of the forward that filled its Saved
   std::uint64_t targets;    ///< replicated: hash of targets and row index; row_sharded: 0
   // each rank's own share
   double denominator;          ///< sum of t c_y over this rank's ordinary rows
@@ -35,11 +37,11 @@ struct CallHeader {
   std::int64_t invalid;        ///< number of invalid targets; -1: the row index points outside
   std::int64_t invalid_row;    ///< the lowest row of them, in the group's numbering; or the place
   std::int64_t invalid_value;  ///< and its target; or the entry
-  std::array<std::uint64_t, 4> reserved;
+  std::array<std::uint64_t, 2> reserved;
 };
 static_assert(sizeof(CallHeader) == 128);
 
-inline constexpr int agreed_words = 7;
+inline constexpr int agreed_words = 9;
 
 /// Verdicts: this rank's arguments are invalid; its host has aborted the call.
 inline constexpr std::uint64_t refused = 1;
@@ -57,7 +59,8 @@ inline constexpr std::size_t shares_bytes = 65536;
 
 /// The names of the agreed words, for messages.
 inline constexpr std::array<const char*, agreed_words> agreed_names = {
-    "arguments", "call number", "operation", "chunk", "rows", "requested outputs", "targets"};
+    "arguments",         "object",        "call number", "operation", "chunk", "rows",
+    "requested outputs", "saved forward", "targets"};
 
 /// One row of a chunk as the caller gave it.
 template <class Real>

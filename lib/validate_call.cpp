@@ -199,7 +199,7 @@ void check_gradients(const Problem& problem, const Plan& plan, Checker& checker,
   }
 }
 
-void check_overlaps(Checker& checker, const Call& call) {
+void check_overlaps(const Plan& plan, Checker& checker, const Call& call) {
   const Inputs& in = *call.in;
   const Outputs& out = *call.out;
   checker.input("hidden", in.hidden);
@@ -228,6 +228,10 @@ void check_overlaps(Checker& checker, const Call& call) {
   checker.output("gradient of hidden", call.grad->hidden);
   checker.output("gradient of weight", call.grad->weight);
   checker.output("gradient of bias", call.grad->bias);
+  if (call.saved != nullptr)
+    checker.memory("saved", call.saved->memory, plan.saved_bytes,
+                   call.operation == Operation::forward);
+  checker.memory("workspace", call.workspace, plan.workspace_bytes, true);
 }
 
 void check_stream(Device device, Stream stream) {
@@ -235,21 +239,26 @@ void check_stream(Device device, Stream stream) {
                     "stream: null; the default stream would order all others behind the pass");
 }
 
-void check_saved(const Call& call, Device device) {
-  if (call.saved == nullptr) {
-    SHARDLOSS_REQUIRE(call.operation != Operation::backward, "saved: not given");
-    return;
-  }
-  SHARDLOSS_REQUIRE(call.saved->device == device, "saved: was made on another device");
+// What forward left against what backward brings.
+void check_rows_of_saved(Call& call) {
   if (call.operation != Operation::backward) return;
   SHARDLOSS_REQUIRE(call.saved->group_rows >= 0, "saved: no forward has filled it");
-  SHARDLOSS_REQUIRE(
-      call.saved->group_rows == call.group_rows && call.saved->rows_word == call.rows_word,
-      "saved: holds " + std::to_string(call.saved->group_rows) + " rows, the call brings " +
-          std::to_string(call.group_rows));
+  SHARDLOSS_REQUIRE(call.saved->group_rows == call.group_rows,
+                    "saved: holds " + std::to_string(call.saved->group_rows) +
+                        " rows, the call brings " + std::to_string(call.group_rows));
+  SHARDLOSS_REQUIRE(call.saved->rows_word == call.rows_word,
+                    "saved: was filled under other rows_per_rank");
+  call.saved_word = call.saved->call;
 }
 
 }  // namespace
+
+void check_saved(const Call& call, std::uint64_t loss, Device device) {
+  if (!call.saves) return;
+  SHARDLOSS_REQUIRE(call.saved != nullptr, "saved: was moved from");
+  SHARDLOSS_REQUIRE(call.saved->device == device, "saved: was made on another device");
+  SHARDLOSS_REQUIRE(call.saved->loss == loss, "saved: was made by another Loss");
+}
 
 void validate_call(const Problem& problem, const Plan& plan, Device device, Call& call) {
   Checker checker(problem.dtype, device);
@@ -263,8 +272,8 @@ void validate_call(const Problem& problem, const Plan& plan, Device device, Call
   check_outputs(problem, checker, call);
   check_upstreams(problem, checker, call);
   check_gradients(problem, plan, checker, call);
-  check_overlaps(checker, call);
-  check_saved(call, device);
+  check_overlaps(plan, checker, call);
+  check_rows_of_saved(call);
   if (call.saved != nullptr) call.outputs_word |= output_saved;
   call.chunks = gathers_rows(problem, plan)
                     ? cut_group_rows(call.in->rows_per_rank, plan.chunk_rows, plan.slots, plan.rank)

@@ -80,6 +80,7 @@ void validate_objective(const Problem& p) {
                     "normalizer with reduction none: there is no sum that it could divide");
   validate_factor(p, "logit_scale", p.logit_scale);
   validate_factor(p, "softcap", p.softcap);
+  if (p.softcap != 0) validate_factor(p, "logit_scale / softcap", p.logit_scale / p.softcap);
   SHARDLOSS_REQUIRE(p.softcap >= 0, "softcap is " + number(p.softcap) + ", wanted >= 0");
   validate_number(p, "z_loss", p.z_loss);
   SHARDLOSS_REQUIRE(p.label_smoothing >= 0 && p.label_smoothing <= 1,

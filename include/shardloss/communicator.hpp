@@ -121,6 +121,9 @@ class SHARDLOSS_API Transport {
   /// What has been sent so far.
   virtual Traffic traffic() const noexcept;
 
+  /// Numbers the objects made on the group: ranks make them in the same order.
+  std::uint64_t next_object() noexcept { return ++objects_; }
+
  protected:
   /// Counts one collective of this rank.
   void count(std::int64_t bytes) noexcept;
@@ -145,6 +148,7 @@ class SHARDLOSS_API Transport {
   std::optional<Error> first_error_;
   std::array<Step, kept_steps> steps_{};
   std::uint64_t noted_ = 0;
+  std::atomic<std::uint64_t> objects_{0};
   std::atomic<std::int64_t> calls_{0};
   std::atomic<std::int64_t> bytes_{0};
 };
@@ -186,7 +190,9 @@ inline constexpr std::chrono::milliseconds longest_deadline = std::chrono::hours
 SHARDLOSS_API Communicator self();
 
 /// values = the sum over the group of its ranks' values, the same bits on all of them. A scalar or
-/// a contiguous vector of floats, doubles or int64. Collective; on CUDA ordered on the stream.
+/// a contiguous vector of floats, doubles or int64, alike on all ranks. Collective; on CUDA ordered
+/// on the stream. Throws Error(invalid_argument); on the CPU Error(mismatch) on every rank where
+/// dtypes or sizes differ.
 SHARDLOSS_API void sum_over(const Communicator& group, const Tensor& values, Stream stream = {});
 
 }  // namespace shardloss

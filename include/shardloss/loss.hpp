@@ -68,9 +68,8 @@ struct Upstreams {
 /// Where gradients go; what is not given is not computed. `hidden` is given on all ranks or on
 /// none; `weight` and `bias` are each rank's own affair (a frozen shard skips the product).
 ///
-/// backward and forward_backward write them, and nothing else does: after a forward whose backward
-/// is never called a buffer (main_grad) holds, bit for bit, what it held before. After an error it
-/// is unspecified.
+/// After a forward whose backward is never called a buffer (main_grad) holds what it held before;
+/// after an error it is unspecified.
 struct Gradients {
   Tensor hidden{};  ///< [rows, D], GradDType of the problem, unit column stride
   Tensor
@@ -91,8 +90,8 @@ struct Execution {
 };
 
 /// What forward keeps for backward: the softmax statistics of each row, and the logits of the first
-/// keep_logits rows. Made by Loss::make_saved, filled by forward, read any number of times by
-/// backward.
+/// keep_logits rows. Made by Loss::make_saved for that Loss alone, filled by forward, read any
+/// number of times by backward.
 class SHARDLOSS_API Saved {
  public:
   struct State;
@@ -102,8 +101,8 @@ class SHARDLOSS_API Saved {
   Saved(Saved&&) noexcept;             ///< leaves nothing to backward from
   Saved& operator=(Saved&&) noexcept;  ///< likewise
 
-  /// The library's side of it.
-  State& state() const noexcept { return *state_; }
+  /// The library's side of it; null once it was moved from.
+  State* state() const noexcept { return state_.get(); }
 
  private:
   std::unique_ptr<State> state_;

@@ -62,9 +62,9 @@ enum class GemmChoice : std::uint8_t {
 ///
 /// Bounds, so that every count of a plan is within 63 bits: max_rows to 2^40; hidden, vocab and
 /// vocab_padded to 2^31 - 1; the product of any two of max_rows, hidden and the padded vocabulary
-/// to 2^56; ranks to 2^20; ranks times max_rows to 2^52. logit_scale and softcap are 0 or between
-/// 1e-30 and 1e30 in magnitude (float64: 1e-290 and 1e290), so that scaled logits stay finite;
-/// z_loss is finite in float32 (float64: in float64).
+/// to 2^56; ranks to 2^20; ranks times max_rows to 2^52. logit_scale, softcap and their quotient
+/// are 0 or between 1e-30 and 1e30 in magnitude (float64: 1e-290 and 1e290), so that logits up to
+/// 2^15 stay finite when scaled; z_loss is finite in float32 (float64: in float64).
 struct Problem {
   std::int64_t max_rows = 0;  ///< the most rows a call may bring (row_sharded: all ranks together)
   std::int64_t hidden = 0;    ///< D

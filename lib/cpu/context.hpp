@@ -49,16 +49,16 @@ struct Context {
     return buffer<RowLoss>(call.workspace, Buffer::row_scratch);
   }
 
-  /// What a reduced loss is multiplied by. A denominator of 0 gives 0: loss and gradients vanish.
-  double reduction_factor(const Call& call) const {
+  /// What a reduced loss is divided by. 0: nothing counts, loss and gradients vanish.
+  double divisor(const Call& call) const {
     if (problem.reduction == Reduction::none) return 1;
-    double denominator = 1;
-    if (problem.normalizer) {
-      denominator = read<Real>(call.in->normalizer, 0);
-    } else if (problem.reduction == Reduction::mean) {
-      denominator = scalars(call).denominator;
-    }
-    return denominator == 0 ? 0 : 1 / denominator;
+    if (problem.normalizer) return read<Real>(call.in->normalizer, 0);
+    return problem.reduction == Reduction::mean ? scalars(call).denominator : 1;
+  }
+  /// What it is multiplied by.
+  double reduction_factor(const Call& call) const {
+    const double by = divisor(call);
+    return by == 0 ? 0 : 1 / by;
   }
 
   bool gathers() const { return gathers_rows(problem, plan); }

@@ -51,7 +51,7 @@ template <bool Const>
 auto stored(const BasicTensor<Const>& tensor) {
   using Void = std::remove_pointer_t<typename BasicTensor<Const>::Pointer>;
   // The stride of a single row may be anything; BLAS wants one that fits.
-  const std::int64_t ld = tensor.stride(0) > tensor.size(1) ? tensor.stride(0) : tensor.size(1);
+  const std::int64_t ld = tensor.size(0) > 1 ? tensor.stride(0) : tensor.size(1);
   return StoredMatrix<Void>{tensor.data(), tensor.dtype(), ld};
 }
 

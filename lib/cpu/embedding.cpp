@@ -62,10 +62,7 @@ void add_rows(const StoredMatrix<const void>& rows, const std::uint64_t* keys, s
 
 template <class Real>
 CallHeader embed_open(const Context<Real>& context, const EmbedCall& call) {
-  CallHeader header{};
-  header.call = call.number;
-  header.operation = static_cast<std::uint64_t>(call.operation);
-  header.rows = call.rows_word;
+  CallHeader header = header_of(call);
   for (std::int64_t row = 0; row < call.rows; ++row) {
     const std::int64_t id = read_id(call.ids, row);
     if (context.problem.layout == Layout::replicated) header.targets = mix(header.targets, id);

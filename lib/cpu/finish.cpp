@@ -12,9 +12,10 @@ void store_losses(const Context<Real>& context, const Call& call) {
   const Outputs& out = *call.out;
   const Scalars& scalars = context.scalars(call);
   const double factor = context.reduction_factor(call);
-  const auto reduced = [factor](double sum) {
+  const bool empty = context.divisor(call) == 0;
+  const auto reduced = [=](double sum) {
     // Nothing counts: 0, even of an infinite sum. NaN is not hidden.
-    return static_cast<Real>(factor == 0 && !std::isnan(sum) ? 0.0 : factor * sum);
+    return static_cast<Real>(empty && !std::isnan(sum) ? 0.0 : factor * sum);
   };
   if (context.problem.reduction != Reduction::none) {
     write<Real>(out.loss, 0, reduced(scalars.cross_entropy + scalars.z_loss));

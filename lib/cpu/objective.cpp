@@ -19,6 +19,11 @@ const RowStatistics<Real>& statistics_at(const std::byte* exchange, std::int64_t
   return reinterpret_cast<const RowStatistics<Real>*>(segment)[row];
 }
 
+// A weight of 0 keeps out an infinite loss; NaN is not hidden.
+double weighed(double weight, double loss) {
+  return weight == 0 && std::isinf(loss) ? 0.0 : weight * loss;
+}
+
 }  // namespace
 
 template <class Real>
@@ -74,14 +79,15 @@ RowLoss loss_of(const CallObjective<Real>& call, const RowInput<Real>& input,
   } else {
     const double a = objective.smoothing;
     // A coefficient of 0 keeps out what it multiplies, an infinite term too.
-    if (a != 1) cross_entropy = (1 - a) * call.class_weight(input.target) * row.target_nll();
+    const double hard = (1 - a) * call.class_weight(input.target);
+    if (hard != 0) cross_entropy = hard * row.target_nll();
     if (a != 0) {
       cross_entropy +=
           a * (lse * call.class_sum - row.weighted_sum) / static_cast<double>(objective.vocab);
     }
   }
   const double k = objective.z_loss;
-  return {t * cross_entropy, k == 0 ? 0.0 : t * k * lse * lse};
+  return {weighed(t, cross_entropy), k == 0 ? 0.0 : weighed(t, k * lse * lse)};
 }
 
 template <class Real>
@@ -105,7 +111,7 @@ RowCoefficients<Real> coefficients_of(const CallObjective<Real>& call, const Row
     } else {
       const auto vocab = static_cast<double>(objective.vocab);
       const double hard = (1 - smoothing) * call.class_weight(input.target);
-      a = hard + smoothing / vocab * call.class_sum;
+      a = smoothing == 0 ? hard : hard + smoothing / vocab * call.class_sum;
       b = -loss * hard;
       c = -loss * smoothing / vocab;
     }

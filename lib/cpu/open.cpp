@@ -107,11 +107,7 @@ void clear_gradients(const Context<Real>& context, const Call& call) {
 
 template <class Real>
 CallHeader open(const Context<Real>& context, const Call& call) {
-  CallHeader header{};
-  header.call = call.number;
-  header.operation = static_cast<std::uint64_t>(call.operation);
-  header.rows = call.rows_word;
-  header.outputs = call.outputs_word;
+  CallHeader header = header_of(call);
   scan_rows(context, call, header);
   for (int slot = 0; slot < context.plan.slots; ++slot) {
     own_header(context.plan, context.map, call.workspace, slot) = header;

@@ -144,8 +144,10 @@ template <class Real>
 void RowSteps<Real>::gradient_block(const Real* u, std::int64_t column, std::int64_t n,
                                     const RowCoefficients<Real>& k, Real* du) const {
   alignas(64) std::array<Real, block_size> buffer;
+  alignas(64) std::array<Real, block_size> slope;
   const Real* z = logits(u, n, buffer.data());
   const bool capped = objective_.cap != 0;
+  if (capped) softcap_slope(u, n, objective_.scale, objective_.cap, slope.data());  // du may be u
   const Real s = capped ? Real(1) : objective_.scale;  // under a cap it comes with the derivative
   const bool owned = k.column >= column && k.column < column + n;
   const bool target = owned && z[k.column - column] != minus_infinity<Real>;
@@ -157,7 +159,7 @@ void RowSteps<Real>::gradient_block(const Real* u, std::int64_t column, std::int
     objective_gradient(z, w, n, k.max, k.log_sum, s * k.a, s * k.g, s * k.c, du);
   }
   if (target) du[k.column - column] += s * k.b;
-  if (capped) softcap_gradient(z, n, objective_.scale, objective_.cap, du);
+  if (capped) multiply(du, slope.data(), n, du);
 }
 
 // z of a block: u itself, or computed into the buffer.

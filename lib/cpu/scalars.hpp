@@ -24,5 +24,6 @@ struct RowLoss {
   double cross_entropy;
   double z_loss;
 };
+static_assert(sizeof(RowLoss) == 2 * sizeof(double));  // what the plan counts
 
 }  // namespace shardloss::detail::cpu

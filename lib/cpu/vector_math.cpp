@@ -94,13 +94,14 @@ SHARDLOSS_INLINE void softcap_to(const Real* u, std::int64_t n, Real s, Real cap
 }
 
 template <class Real>
-SHARDLOSS_INLINE void softcap_gradient_to(const Real* z, std::int64_t n, Real s, Real cap,
-                                          Real* du) {
-  const Real inverse = 1 / cap;
+SHARDLOSS_INLINE void softcap_slope_to(const Real* u, std::int64_t n, Real s, Real cap,
+                                       Real* slope) {
+  const Real twice_inner = -2 * (s / cap);
 #pragma omp simd
   for (std::int64_t i = 0; i < n; ++i) {
-    const Real tangent = z[i] * inverse;
-    du[i] *= s * (1 - tangent * tangent);
+    const Real x = twice_inner * u[i];
+    const Real e = exponential(x < 0 ? x : -x);
+    slope[i] = s * (4 * e / ((1 + e) * (1 + e)));
   }
 }
 
@@ -152,9 +153,9 @@ SHARDLOSS_INLINE void objective_gradient_to(const Real* z, const Real* w, std::i
   SHARDLOSS_CLONES void softcap(const Real* u, std::int64_t n, Real s, Real cap, Real* z) {        \
     softcap_to(u, n, s, cap, z);                                                                   \
   }                                                                                                \
-  SHARDLOSS_CLONES void softcap_gradient(const Real* z, std::int64_t n, Real s, Real cap,          \
-                                         Real* du) {                                               \
-    softcap_gradient_to(z, n, s, cap, du);                                                         \
+  SHARDLOSS_CLONES void softcap_slope(const Real* u, std::int64_t n, Real s, Real cap,             \
+                                      Real* slope) {                                               \
+    softcap_slope_to(u, n, s, cap, slope);                                                         \
   }                                                                                                \
   SHARDLOSS_CLONES void softmax_gradient(const Real* z, std::int64_t n, Real max, Real log_sum,    \
                                          Real a, Real* dz) {                                       \

@@ -55,9 +55,10 @@ void affine(const double* x, std::int64_t n, double s, double b, double* y);
 void softcap(const float* u, std::int64_t n, float s, float cap, float* z);
 void softcap(const double* u, std::int64_t n, double s, double cap, double* z);
 
-/// du *= s (1 - (z / cap)^2)
-void softcap_gradient(const float* z, std::int64_t n, float s, float cap, float* du);
-void softcap_gradient(const double* z, std::int64_t n, double s, double cap, double* du);
+/// slope = dz / du = s (1 - (z / cap)^2) = s 4 e / (1 + e)^2, e = exp(-2 |s u / cap|): the first
+/// form cancels where z is near cap.
+void softcap_slope(const float* u, std::int64_t n, float s, float cap, float* slope);
+void softcap_slope(const double* u, std::int64_t n, double s, double cap, double* slope);
 
 /// dz = a p, p = exp(z - max - log_sum), and 0 where z = -inf; dz may be z.
 void softmax_gradient(const float* z, std::int64_t n, float max, float log_sum, float a, float* dz);

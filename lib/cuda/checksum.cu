@@ -13,7 +13,7 @@ __global__ void __launch_bounds__(threads)
   const std::size_t step = static_cast<std::size_t>(gridDim.x) * threads;
   for (std::size_t i = static_cast<std::size_t>(blockIdx.x) * threads + threadIdx.x; i < words;
        i += step) {
-    sum += mix(static_cast<std::uint64_t>(in[i]) << 32 ^ i);
+    sum += spread(static_cast<std::uint64_t>(in[i]) << 32 ^ i);
   }
   for (int lane = 16; lane > 0; lane /= 2) sum += __shfl_xor_sync(0xffffffff, sum, lane);
   if (threadIdx.x % 32 == 0) atomicAdd(out, sum);

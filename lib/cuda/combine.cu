@@ -61,6 +61,11 @@ __device__ double target_nll(const CombinedRow& row) {
   return row.saved.log_sum + (static_cast<double>(row.saved.max) - row.target_logit);
 }
 
+// A weight of 0 keeps out an infinite loss; NaN is not hidden.
+__device__ double weighed(double weight, double loss) {
+  return weight == 0.0 && isinf(loss) ? 0.0 : weight * loss;
+}
+
 __device__ void set_loss(const CombineArguments& c, const RowInput<float>& input,
                          CombinedRow& row) {
   row.cross_entropy = row.kind == RowKind::invalid ? not_a_number() : 0.0;
@@ -80,9 +85,9 @@ __device__ void set_loss(const CombineArguments& c, const RowInput<float>& input
       ce += a * (lse * c.scalars->class_sum - row.weighted_sum) /
             static_cast<double>(c.objective.vocab);
   }
-  row.cross_entropy = t * ce;
+  row.cross_entropy = weighed(t, ce);
   const double k = c.objective.z_loss;
-  if (k != 0.0) row.z_loss = t * k * lse * lse;
+  if (k != 0.0) row.z_loss = weighed(t, k * lse * lse);
 }
 
 __device__ void write_outputs(const CombineArguments& c, std::int64_t i, const CombinedRow& row,
@@ -125,7 +130,7 @@ __device__ RowCoefficients<float> coefficients_of(const CombineArguments& c, Row
     } else {
       const auto vocab = static_cast<double>(o.vocab);
       const double hard = (1.0 - static_cast<double>(o.smoothing)) * class_weight(c, input.target);
-      a = hard + o.smoothing / vocab * c.scalars->class_sum;
+      a = o.smoothing == 0.0f ? hard : hard + o.smoothing / vocab * c.scalars->class_sum;
       b = -loss * hard;
       k = -loss * o.smoothing / vocab;
     }

@@ -94,7 +94,7 @@ class CudaBackend final : public Backend {
   AgreeArguments agree_arguments(std::byte* workspace, int slot) const;
   void write_unreached(const Call& call) const;
   void logits_product(const Call& call, const Chunk& chunk) const;
-  LogitsArguments logits_arguments(const Call& call, const Chunk& chunk, bool general) const;
+  LogitsArguments logits_arguments(const Call& call, const Chunk& chunk) const;
   CombineArguments combine_arguments(const Call& call, const Chunk& chunk) const;
   void make_dlogits(const Call& call, const Chunk& chunk) const;
 

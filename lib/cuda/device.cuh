@@ -1,5 +1,5 @@
 /// \file
-/// What kernels share: element types, 16-byte accesses, the exponential, block reductions.
+/// What kernels share: element types, 16-byte accesses, the exponential, hashing, block reductions.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -132,7 +132,7 @@ __device__ inline std::int64_t group_row(const RowSelection& s, std::int64_t i) 
 }
 
 /// Spreads a value over 64 bits: splitmix64's finaliser.
-__device__ inline std::uint64_t mix(std::uint64_t value) {
+__device__ inline std::uint64_t spread(std::uint64_t value) {
   value ^= value >> 30;
   value *= 0xbf58476d1ce4e5b9ULL;
   value ^= value >> 27;

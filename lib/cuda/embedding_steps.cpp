@@ -14,8 +14,7 @@ void CudaBackend::embed_open(const EmbedCall& call) {
   o.objective = objective_;
   o.reduction = Reduction::sum;
   o.whole = !gathers();
-  o.header.operation = static_cast<std::uint64_t>(call.operation);
-  o.header.rows = call.rows_word;
+  o.header = header_of(call);
   o.exchange[0] = segment(call.workspace, 0);
   o.calls = calls();
   o.mailbox = mailbox();

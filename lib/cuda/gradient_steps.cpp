@@ -6,7 +6,7 @@ namespace shardloss::detail::cuda {
 void CudaBackend::make_dlogits(const Call& call, const Chunk& chunk) const {
   const ProfileRange range("dlogits");
   DlogitsArguments d;
-  d.on = logits_arguments(call, chunk, call.up->entropy.given());
+  d.on = logits_arguments(call, chunk);
   d.coefficients = in<RowCoefficients<float>>(call.workspace, Buffer::coefficients, chunk.slot);
   d.scale = &scalars(call.workspace)->scale[chunk.slot];
   d.out = dlogits_of(call, chunk);

@@ -141,12 +141,12 @@ struct LogitsArguments {
   Objective<float> objective;
   const float* class_weights = nullptr;  ///< [columns]: the shard's; null: 1, or not needed
   InputMatrix soft_targets;              ///< [rows of the group, columns]
-  bool general = false;  ///< entropy or label smoothing: sums and terms beyond the plain ones
 };
 
 struct StatisticsArguments {
   LogitsArguments on;
   bool argmax = false;
+  bool sums = false;  ///< entropy or label smoothing: centered_sum and weighted_sum
   const RowInput<float>* inputs = nullptr;  ///< [C]
   CallHeader* header = nullptr;             ///< gets the chunk's number
   std::uint64_t chunk = 0;

@@ -57,11 +57,19 @@ __device__ inline float tanh_near(float x) {
   return fmaf(x * x2, p, x);
 }
 
-/// tanh within 4e-7 of its value; from one exponential where it is far from 0.
-__device__ inline float tanh_fast(float x) {
-  const float e = exp2_fast(2.0f * log2_e * x);
-  const float far = fmaf(-2.0f, reciprocal_fast(e + 1.0f), 1.0f);
-  return fabsf(x) < tanh_near_end ? tanh_near(x) : far;
+/// tanh within 4e-7 of its value; from one exponential where it is far from 0. `slope` = 1 - tanh^2
+/// = 4 e / (1 + e)^2, e = exp(-2 |x|), which does not cancel where tanh is near 1.
+__device__ inline float tanh_fast(float x, float& slope) {
+  const float e = exp2_fast(-2.0f * log2_e * fabsf(x));
+  const float r = reciprocal_fast(1.0f + e);
+  slope = 4.0f * e * r * r;
+  return fabsf(x) < tanh_near_end ? tanh_near(x) : copysignf((1.0f - e) * r, x);
+}
+/// The same to the last digits of a float.
+__device__ inline float tanh_exact(float x, float& slope) {
+  const float e = expf(-2.0f * fabsf(x));
+  slope = 4.0f * e / ((1.0f + e) * (1.0f + e));
+  return tanhf(x);
 }
 
 /// z of `count` logits u, in place, and in `slope` dz / d(scale u). T: what the logits are stored
@@ -84,19 +92,19 @@ __device__ inline void cap_logits(float (&u)[count], const LogitScale& s, float 
   }
   if constexpr (std::is_same_v<T, float>) {
 #pragma unroll
-    for (int i = 0; i < count; ++i) u[i] = tanhf(u[i]);
+    for (int i = 0; i < count; ++i) u[i] = tanh_exact(u[i], slope[i]);
   } else if (largest < tanh_near_end) {  // nearly always, for all threads of a warp
 #pragma unroll
-    for (int i = 0; i < count; ++i) u[i] = tanh_near(u[i]);
+    for (int i = 0; i < count; ++i) {
+      u[i] = tanh_near(u[i]);
+      slope[i] = fmaf(-u[i], u[i], 1.0f);
+    }
   } else {
 #pragma unroll
-    for (int i = 0; i < count; ++i) u[i] = tanh_fast(u[i]);
+    for (int i = 0; i < count; ++i) u[i] = tanh_fast(u[i], slope[i]);
   }
 #pragma unroll
-  for (int i = 0; i < count; ++i) {
-    slope[i] = fmaf(-u[i], u[i], 1.0f);
-    u[i] *= s.cap;
-  }
+  for (int i = 0; i < count; ++i) u[i] *= s.cap;
 }
 
 /// The same of one logit.

@@ -38,8 +38,9 @@ __device__ void scan_row(const OpenArguments& o, std::int64_t i, ScanShare& shar
   const bool hard = o.targets.data != nullptr;
   const std::int64_t target = hard ? integer_at(o.targets, row) : 0;
   if (o.whole) {
-    share.hash += mix(mix(static_cast<std::uint64_t>(i) + 1) + static_cast<std::uint64_t>(target) +
-                      0x9e3779b97f4a7c15ULL * static_cast<std::uint64_t>(named));
+    share.hash +=
+        spread(spread(static_cast<std::uint64_t>(i) + 1) + static_cast<std::uint64_t>(target) +
+               0x9e3779b97f4a7c15ULL * static_cast<std::uint64_t>(named));
   }
   if (hard && target == o.objective.ignore_index) return;
   if (target < 0 || target >= o.objective.vocab) {
@@ -140,7 +141,7 @@ __global__ void __launch_bounds__(threads)
     *total += sum.outside != 0 ? not_a_number() : static_cast<float>(sum.denominator);
 }
 
-__device__ const CallHeader& header_of(const AgreeArguments& a, int rank) {
+__device__ const CallHeader& header_from(const AgreeArguments& a, int rank) {
   return *reinterpret_cast<const CallHeader*>(a.exchange + rank * a.segment_bytes);
 }
 
@@ -151,9 +152,9 @@ __global__ void __launch_bounds__(threads) agree_kernel(AgreeArguments a) {
   constexpr unsigned none = ~0u;
   if (threadIdx.x == 0) first_difference = none;
   __syncthreads();
-  const auto* words = reinterpret_cast<const std::uint64_t*>(&header_of(a, 0));
+  const auto* words = reinterpret_cast<const std::uint64_t*>(&header_from(a, 0));
   for (int rank = static_cast<int>(threadIdx.x); rank < a.ranks; rank += threads) {
-    const auto* other = reinterpret_cast<const std::uint64_t*>(&header_of(a, rank));
+    const auto* other = reinterpret_cast<const std::uint64_t*>(&header_from(a, rank));
     for (int word = 0; word < agreed_words; ++word) {
       if (other[word] == words[word]) continue;
       atomicMin(&first_difference, static_cast<unsigned>(word) << 24 | static_cast<unsigned>(rank));
@@ -172,7 +173,7 @@ __global__ void __launch_bounds__(threads) agree_kernel(AgreeArguments a) {
       a.mailbox->other_rank = rank;
       a.mailbox->value = words[word];
       a.mailbox->other_value =
-          reinterpret_cast<const std::uint64_t*>(&header_of(a, static_cast<int>(rank)))[word];
+          reinterpret_cast<const std::uint64_t*>(&header_from(a, static_cast<int>(rank)))[word];
       __threadfence_system();
       *const_cast<volatile std::uint32_t*>(&a.mailbox->disagreement) = 1 + word;
     }
@@ -182,7 +183,7 @@ __global__ void __launch_bounds__(threads) agree_kernel(AgreeArguments a) {
   std::int64_t counted = 0;
   const CallHeader* invalid = nullptr;
   for (int rank = 0; rank < a.ranks; ++rank) {
-    const CallHeader& header = header_of(a, rank);
+    const CallHeader& header = header_from(a, rank);
     denominator += header.denominator;
     counted += header.counted;
     if (header.invalid == 0) continue;

@@ -76,9 +76,7 @@ void CudaBackend::open(const Call& call) {
   o.normalizer = reals_of(call.in->normalizer);
   o.reduction = problem_.reduction;
   o.whole = !gathers();
-  o.header.operation = static_cast<std::uint64_t>(call.operation);
-  o.header.rows = call.rows_word;
-  o.header.outputs = call.outputs_word;
+  o.header = header_of(call);
   for (int slot = 0; slot < plan_.slots; ++slot) o.exchange[slot] = segment(call.workspace, slot);
   o.calls = calls();
   o.mailbox = mailbox();
@@ -208,8 +206,7 @@ void CudaBackend::logits_product(const Call& call, const Chunk& chunk) const {
   owned_->gemms->run(s, on, stream_of(call.stream));
 }
 
-LogitsArguments CudaBackend::logits_arguments(const Call& call, const Chunk& chunk,
-                                              bool general) const {
+LogitsArguments CudaBackend::logits_arguments(const Call& call, const Chunk& chunk) const {
   LogitsArguments on;
   on.logits = as_input(logits_of(call, chunk));
   on.rows = chunk.rows;
@@ -218,7 +215,6 @@ LogitsArguments CudaBackend::logits_arguments(const Call& call, const Chunk& chu
   // Columns have weights of their own in the loss only under smoothing or soft targets.
   if (problem_.class_weights && (problem_.soft_targets || objective_.smoothing != 0))
     on.class_weights = reals_of(call.in->class_weights) + objective_.first;
-  on.general = general || objective_.smoothing != 0;
   return on;
 }
 
@@ -231,7 +227,8 @@ void CudaBackend::logits_and_statistics(const Call& call, const Chunk& chunk) {
   const ProfileRange range("statistics");
   std::byte* own = segment(call.workspace, chunk.slot);
   StatisticsArguments s;
-  s.on = logits_arguments(call, chunk, problem_.entropy);
+  s.on = logits_arguments(call, chunk);
+  s.sums = problem_.entropy || objective_.smoothing != 0;
   s.argmax = call.out->argmax.given() || call.out->correct.given();
   s.inputs = in<RowInput<float>>(call.workspace, Buffer::row_inputs, chunk.slot);
   s.header = reinterpret_cast<CallHeader*>(own);

@@ -14,7 +14,7 @@ __global__ void __launch_bounds__(threads)
   const std::int64_t step = static_cast<std::int64_t>(gridDim.x) * threads;
   for (std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * threads + threadIdx.x; i < count;
        i += step) {
-    const std::uint64_t x = mix(seed + static_cast<std::uint64_t>(i) * 0x9e3779b97f4a7c15ULL);
+    const std::uint64_t x = spread(seed + static_cast<std::uint64_t>(i) * 0x9e3779b97f4a7c15ULL);
     float sum = -2.0f;
     for (int k = 0; k < 4; ++k) sum += static_cast<float>(x >> (16 * k) & 0xffff) * (1.0f / 65535);
     out[i] = from_float<T>(deviation * 1.7320508f * sum);

@@ -258,10 +258,28 @@ __device__ void write_row(const StatisticsArguments& a, const LogitScale& scale,
   out = result;
 }
 
-template <class T, unsigned features, int row_count, int vectors>
-__global__ void __launch_bounds__(threads, row_count == 1 ? 4 : 3)
+// How a kernel of given features is cut: the plainest hides memory behind many blocks, the others
+// behind what each thread has in flight, and rows that share class weights go together.
+struct Cut {
+  int rows;     // of a block
+  int vectors;  // of a thread's batch
+  int blocks;   // of a multiprocessor
+};
+constexpr Cut cut_of(unsigned features) {
+  if ((features & with_soft) != 0) return {1, 2, 4};
+  if ((features & with_classes) != 0) return {4, 1, 3};
+  if ((features & (with_sums | with_cap)) != 0) return {1, 4, 4};
+  return {1, 2, 8};
+}
+template <unsigned features>
+constexpr Cut cut = cut_of(features);
+
+template <class T, unsigned features>
+__global__ void __launch_bounds__(threads, cut<features>.blocks)
     statistics_kernel(StatisticsArguments a, LogitScale scale, int splits) {
   constexpr int width = lanes<T>;
+  constexpr int row_count = cut<features>.rows;
+  constexpr int vectors = cut<features>.vectors;
   __shared__ BlockScratch shared;
   if (blockIdx.x == 0 && threadIdx.x == 0) a.header->chunk = a.chunk;
   const std::int64_t first_row = static_cast<std::int64_t>(blockIdx.x / splits) * row_count;
@@ -318,19 +336,21 @@ __global__ void __launch_bounds__(threads)
 
 // Few rows leave multiprocessors idle: then blocks share a row, each with at least two batches.
 int splits_of(const StatisticsArguments& a, std::int64_t groups, std::int64_t batch) {
-  const std::int64_t wanted = std::int64_t{7} * a.multiprocessors;  // two rounds of them, or nearly
+  // Two rounds of blocks of most kernels, one of the plainest, or nearly.
+  const std::int64_t wanted = std::int64_t{7} * a.multiprocessors;
   if (groups == 0 || groups >= wanted) return 1;
   const std::int64_t most = std::max<std::int64_t>(1, a.on.objective.columns / (2 * batch));
   return static_cast<int>(
       std::min({(wanted + groups - 1) / groups, most, most_split_statistics / a.on.rows}));
 }
 
-template <class T, unsigned features, int row_count, int vectors>
+template <class T, unsigned features>
 void launch(const StatisticsArguments& a, cudaStream_t stream) {
+  constexpr int row_count = cut<features>.rows;
   const std::int64_t groups = (a.on.rows + row_count - 1) / row_count;
-  const int splits = std::max(1, splits_of(a, groups, vectors * threads * lanes<T>));
+  const int splits = std::max(1, splits_of(a, groups, cut<features>.vectors * threads * lanes<T>));
   const auto blocks = static_cast<unsigned>(std::max<std::int64_t>(1, groups * splits));
-  statistics_kernel<T, features, row_count, vectors>
+  statistics_kernel<T, features>
       <<<blocks, threads, 0, stream>>>(a, scale_of(a.on.objective), splits);
   SHARDLOSS_LAUNCHED("statistics_kernel");
   if (splits == 1) return;
@@ -342,22 +362,21 @@ void launch(const StatisticsArguments& a, cudaStream_t stream) {
 // Which kernel: the plainest that does what is asked for.
 template <class T>
 void choose(const StatisticsArguments& a, cudaStream_t stream) {
-  const auto run = [&]<unsigned features, int row_count, int vectors>() {
-    with_or_without_cap<features>(a.on.objective,
-                                  [&]<unsigned all>(std::integral_constant<unsigned, all>) {
-                                    launch<T, all, row_count, vectors>(a, stream);
-                                  });
+  const auto run = [&]<unsigned features>(std::integral_constant<unsigned, features>) {
+    with_or_without_cap<features>(
+        a.on.objective,
+        [&]<unsigned all>(std::integral_constant<unsigned, all>) { launch<T, all>(a, stream); });
   };
   if (a.on.soft_targets.data != nullptr)
-    run.template operator()<with_argmax | with_sums | with_soft, 1, 2>();
+    run(std::integral_constant<unsigned, with_argmax | with_sums | with_soft>{});
   else if (a.on.class_weights != nullptr)
-    run.template operator()<with_argmax | with_sums | with_classes, 4, 1>();
-  else if (a.on.general)
-    run.template operator()<with_argmax | with_sums, 1, 4>();
+    run(std::integral_constant<unsigned, with_argmax | with_sums | with_classes>{});
+  else if (a.sums)
+    run(std::integral_constant<unsigned, with_argmax | with_sums>{});
   else if (a.argmax)
-    run.template operator()<with_argmax, 1, 4>();
+    run(std::integral_constant<unsigned, with_argmax>{});
   else
-    run.template operator()<0, 1, 4>();
+    run(std::integral_constant<unsigned, 0>{});
 }
 
 }  // namespace

@@ -267,6 +267,25 @@ TEST_F(Cases, MaskedTokensHaveNoProbabilityAndNoGradient) {
   EXPECT_EQ(answer_of(sample, communicator()).row_loss[4], infinity);
 }
 
+TEST_F(Cases, AMaskedTargetOfClassWeightZeroHasNoLoss) {
+  for (const double smoothing : {0.0, 0.1}) {
+    Problem problem = plain_problem(4, 3, 8);
+    problem.bias = true;
+    problem.class_weights = true;
+    problem.label_smoothing = smoothing;
+    Sample sample = fill(problem, ranks(), 13);
+    sample.data.targets = {0, 1, 7, 0};
+    sample.data.bias.assign(8, 0);
+    sample.data.bias[0] = -infinity;
+    sample.data.class_weights.assign(8, 1);
+    sample.data.class_weights[0] = 0;
+    expect_reference(sample);
+    if (smoothing == 0) {
+      EXPECT_EQ(answer_of(sample, communicator()).row_loss[3], 0);
+    }
+  }
+}
+
 TEST_F(Cases, ARowOfMaskedTokensIsNaNAndHasNoGradient) {
   for (const bool entropy : {false, true}) {
     Problem problem = plain_problem(3, 4, 12);

@@ -283,6 +283,23 @@ TEST_F(Cases, T15_SumsOverAGroupAreTheSameOnAllRanks) {
   }
 }
 
+TEST_F(Cases, T15_SumsOfUnlikeValuesAreRefused) {
+  const DeviceArray values(DType::float32, 4, 1, device());
+  const Tensor null(nullptr, DType::float32, 4, 1, device());
+  const Tensor negative(values.data(), DType::float32, -3, 1, device());
+  for (const Tensor& bad : {null, negative, Tensor{}})
+    expect_error(ErrorCode::invalid_argument, {"sum_over"},
+                 [&] { sum_over(communicator(), bad, test_stream()); });
+  if (on_gpu() || ranks() == 1) return;  // a GPU's host does not wait for other ranks
+  const Tensor fewer(values.data(), DType::float32, 2, 1);
+  const Tensor wider(values.data(), DType::float64, 2, 1);
+  for (const Tensor& other : {fewer, wider})
+    expect_error(ErrorCode::mismatch, {"sum_over", "4 of float32"}, [&] {
+      sum_over(communicator(), rank() == ranks() - 1 ? other : values.tensor());
+    });
+  EXPECT_FALSE(communicator().failed());
+}
+
 TEST_F(Cases, T17_UpstreamScalesTheGradients) {
   const Sample sample = with_logits({{0, 1, 2, 3}}, {3});
   const std::vector<double> dz = {.0320586, .0871443, .2368828, -.3560857};
@@ -362,6 +379,60 @@ TEST_F(Cases, Case24_WeightsThatTakeRowLossesPastFloatLeaveTheMean) {
   expect_near(answer.cross_entropy, want.cross_entropy, 1e-6 * want.loss[0], "cross_entropy");
   expect_near(answer.z_loss, want.z_loss, 1e-6 * want.loss[0], "z_loss");
   expect_near(answer.grad_weight, want.grad_weight, 1e-6, "dW");
+}
+
+TEST_F(Cases, Case24_AWeightOfZeroKeepsOutAnInfiniteLoss) {
+  Problem problem = plain_problem(4, 3, 8);
+  problem.bias = true;
+  problem.z_loss = 0.1;
+  Sample sample = fill(problem, ranks(), 4);
+  sample.data.targets = {1, 2, 3, 4};
+  sample.data.bias.assign(8, 0);
+  sample.data.bias[4] = -std::numeric_limits<double>::infinity();
+  for (const double others : {1.0, 0.0}) {
+    sample.data.token_weights = {others, others, others, 0};
+    expect_reference(sample);
+    EXPECT_TRUE(std::isfinite(answer_of(sample, communicator()).loss[0])) << others;
+  }
+}
+
+TEST_F(Cases, Case24_AnInfiniteWeightIsNotAWeightOfNothing) {
+  Sample sample = with_logits({{0, 1}, {2, 0}}, {0, 1});
+  sample.data.token_weights = {1, std::numeric_limits<double>::infinity()};
+  EXPECT_TRUE(std::isnan(answer_of(sample, communicator()).loss[0]));
+}
+
+TEST_F(Cases, Case24_WeightsOfClassesThatNoRowHasStayOut) {
+  Problem problem = plain_problem(4, 3, 8);
+  problem.class_weights = true;
+  Sample sample = fill(problem, ranks(), 5);
+  sample.data.targets = {1, 2, 3, 7};
+  sample.data.class_weights.assign(8, 0.5);
+  const Answer want = answer_of(sample, communicator());
+  for (const double weight : {std::nan(""), std::numeric_limits<double>::infinity()}) {
+    sample.data.class_weights[5] = weight;
+    const Answer answer = answer_of(sample, communicator());
+    EXPECT_EQ(answer.loss, want.loss) << weight;
+    expect_near(answer.grad_weight, want.grad_weight, 1e-6, "dW");
+    expect_near(answer.grad_hidden, want.grad_hidden, 1e-6, "dX");
+  }
+}
+
+// 1 - (z / cap)^2 would cancel: at |u| = 9 cap it has no digit left in float32.
+TEST_F(Cases, T21_GradientsOfSaturatedLogitsKeepTheirDigits) {
+  for (const double u : {1.0, 3.0, 5.0, 7.0, 9.0, 11.0}) {
+    for (const double sign : {1.0, -1.0}) {
+      Problem options;
+      options.softcap = 2;
+      options.logit_scale = 2;
+      const Sample sample =
+          with_logits({{sign * u, sign * (u + 0.5), sign * (u - 0.25)}}, {1}, options);
+      const std::vector<double> want = reference(sample.data).grad_weight;
+      const std::vector<double> got = answer_of(sample, communicator()).grad_weight;
+      for (std::size_t v = 0; v < want.size(); ++v)
+        EXPECT_NEAR(got[v], want[v], 1e-5 * std::abs(want[v])) << sign * u << " column " << v;
+    }
+  }
 }
 
 TEST_F(Cases, T21_CapComesAfterScaleAndBeforeEverythingElse) {

@@ -106,6 +106,57 @@ TEST(Disagreement, InTheOperationIsFatalOnAll) {
   expect_disagreement(s, result, ErrorCode::mismatch, true, "operation");
 }
 
+TEST(Disagreement, InTheObjectIsFatalOnAll) {
+  SHARDLOSS_NEEDS_PEERS();
+  Stage& s = stage(fill(three_chunks(), ranks(), 9));
+  Problem scaled = three_chunks();
+  scaled.logit_scale = 5;
+  const Loss& other = *new Loss(scaled, s.communicator);  // never freed, as the stage
+  const Outcome result = outcome([&] {
+    const Loss& mine = last_rank() ? other : s.loss;
+    mine.forward_backward(s.tensors.inputs(), s.tensors.outputs(), {}, s.tensors.gradients());
+  });
+  expect_disagreement(s, result, ErrorCode::mismatch, true, "object");
+}
+
+TEST(Disagreement, InTheSavedOfABackwardIsFatalOnAll) {
+  SHARDLOSS_NEEDS_PEERS();
+  Stage& s = stage(fill(three_chunks(), ranks(), 10));
+  const Tensors& t = s.tensors;
+  Saved& first = *new Saved(s.loss.make_saved());
+  Saved& second = *new Saved(s.loss.make_saved());
+  s.loss.forward(t.inputs(), t.outputs(), &first);
+  s.loss.forward(t.inputs(), t.outputs(), &second);
+  const Outcome result = outcome([&] {
+    s.loss.backward(t.inputs(), last_rank() ? second : first, t.upstreams(), t.gradients());
+  });
+  s.tensors.loss.poison();
+  expect_disagreement(s, result, ErrorCode::mismatch, true, "saved forward");
+}
+
+TEST(Disagreement, AForwardThatFailsLeavesNothingToBackwardFrom) {
+  SHARDLOSS_NEEDS_PEERS();
+  Problem problem = three_chunks();
+  problem.keep_logits = 12;
+  Stage& s = stage(fill(problem, ranks(), 11));
+  const Tensors& t = s.tensors;
+  Saved& saved = *new Saved(s.loss.make_saved());
+  s.loss.forward(t.inputs(), t.outputs(), &saved);
+  Tensors other(s.sample, rank(), ranks(), {});
+  std::vector<std::int64_t> targets = s.sample.data.targets;
+  targets[7] = targets[7] == 4 ? 5 : 4;
+  if (last_rank()) other.targets.write(targets);
+  s.tensors.reset();
+  const Outcome failed =
+      outcome([&] { s.loss.forward(other.inputs(), s.tensors.outputs(), &saved); });
+  expect_disagreement(s, failed, ErrorCode::mismatch, false, "targets");
+  const Outcome result =
+      outcome([&] { s.loss.backward(t.inputs(), saved, t.upstreams(), t.gradients()); });
+  EXPECT_EQ(name(result.code()), name(ErrorCode::invalid_argument)) << result.text();
+  EXPECT_NE(result.text().find("no forward"), std::string::npos) << result.text();
+  EXPECT_EQ(s.works(), "");
+}
+
 TEST(Disagreement, OfABackwardWithAForwardIsFatalOnAll) {
   SHARDLOSS_NEEDS_PEERS();
   Stage& s = stage(fill(three_chunks(), ranks(), 9));
@@ -119,18 +170,6 @@ TEST(Disagreement, OfABackwardWithAForwardIsFatalOnAll) {
       s.loss.forward(s.tensors.inputs(), s.tensors.outputs());
   });
   expect_disagreement(s, result, ErrorCode::mismatch, true, "operation");
-}
-
-TEST(Disagreement, InTheCallNumberIsFatalOnAll) {
-  SHARDLOSS_NEEDS_PEERS();
-  Stage& s = stage(fill(three_chunks(), ranks(), 10));
-  // Two objects of the same problem: after one call of the first, ranks go on with different ones.
-  const Loss second(s.sample.problem, s.communicator);
-  run(s.loss, s.tensors, Way::fused);
-  s.tensors.reset();
-  const Outcome result =
-      outcome([&] { run(last_rank() ? s.loss : second, s.tensors, Way::fused); });
-  expect_disagreement(s, result, ErrorCode::mismatch, true, "call number");
 }
 
 TEST(Disagreement, InAnInvalidTargetIsNoDisagreementButAnErrorOfAll) {

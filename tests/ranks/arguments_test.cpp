@@ -106,6 +106,32 @@ TEST_F(CallArguments, T30_ColumnStridesAreNamed) {
   });
 }
 
+TEST_F(CallArguments, SizesBelowZeroAreRefused) {
+  expect_refused(sample(), {"hidden", "-1"}, [&](Arguments& call) {
+    call.in.hidden = ConstTensor(data(call.in.hidden), DType::float32, {-1, 6}, {6, 1}, device());
+    call.in.targets = ConstTensor(data(call.in.targets), DType::int64, -1, 1, device());
+  });
+}
+
+TEST_F(CallArguments, RowStridesThatTheBlasDoesNotTakeAreRefused) {
+  if (on_gpu()) GTEST_SKIP() << "cublasLt takes them";
+  expect_refused(sample(), {"hidden", "2147483648"}, [&](Arguments& call) {
+    call.in.hidden = ConstTensor(data(call.in.hidden), DType::float32, {9, 6},
+                                 {std::int64_t{1} << 31, 1}, device());
+  });
+}
+
+TEST_F(CallArguments, TheRowStrideOfOneRowIsNeverUsed) {
+  const Sample one = fill(plain_problem(1, 6, 20), ranks(), 6);
+  const Loss loss = make(one);
+  const Tensors tensors = place(one);
+  Arguments call{tensors.inputs(), tensors.outputs(), tensors.upstreams(), tensors.gradients()};
+  call.in.hidden = ConstTensor(data(call.in.hidden), DType::float32, {1, 6},
+                               {std::int64_t{1} << 40, 1}, device());
+  forward_backward(loss, call);
+  EXPECT_EQ(differences(one, whole(one, tensors.answer(), ranks()), loss.plan()), "");
+}
+
 TEST_F(CallArguments, OverlappingOutputsNameBoth) {
   expect_refused(sample(), {"lse", "row_loss", "overlap"},
                  [](Arguments& call) { call.out.lse = call.out.row_loss; });
@@ -190,6 +216,26 @@ TEST_F(CallArguments, RowsPerRankMustFitTheRowsBrought) {
                  [&](Arguments& call) { call.in.rows_per_rank = rows; });
   expect_refused(fill(problem, ranks(), 3), {"rows_per_rank"},
                  [](Arguments& call) { call.in.rows_per_rank = {}; });
+}
+
+TEST_F(CallArguments, BackwardWantsTheSplitOfItsForward) {
+  if (ranks() < 2) GTEST_SKIP() << "one rank has one split";
+  Problem problem = plain_problem(9, 6, 20);
+  problem.layout = Layout::row_sharded;
+  Sample sample = fill(problem, ranks(), 5);
+  sample.split.assign(static_cast<std::size_t>(ranks()), 0);
+  Sample other = sample;
+  sample.split.front() = other.split.back() = 9;
+  const Loss loss = make(sample);
+  const Tensors filled = place(sample), brought = place(other);
+  const Execution on{test_stream()};
+  Saved saved = loss.make_saved();
+  loss.forward(filled.inputs(), filled.outputs(), &saved, on);
+  loss.wait(test_stream());
+  expect_error(ErrorCode::invalid_argument, {"saved", "rows_per_rank"}, [&] {
+    loss.backward(brought.inputs(), saved, brought.upstreams(), brought.gradients(), on);
+  });
+  EXPECT_FALSE(communicator().failed());
 }
 
 Sample indexed_sample(Layout layout) {

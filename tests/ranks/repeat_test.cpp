@@ -196,7 +196,7 @@ TEST_F(Repeat, ManyForwardsMayBeOutstanding) {
   EXPECT_EQ(differences(b, whole(b, second.answer(), ranks()), loss.plan()), "");
 }
 
-TEST_F(Repeat, AForwardWithoutItsBackwardLeavesMainGradAsItWas) {
+TEST_F(Repeat, AForwardWithoutItsBackwardAddsNothingToMainGrad) {
   for (const Layout layout : {Layout::replicated, Layout::row_sharded}) {
     Problem problem = busy_problem(DType::bfloat16);
     problem.layout = layout;
@@ -212,13 +212,10 @@ TEST_F(Repeat, AForwardWithoutItsBackwardLeavesMainGradAsItWas) {
 
     const Tensors other = place(dropped);
     const Tensors tensors = place(sample, into_main_grad);
-    const std::vector<std::byte> before = tensors.grad_weight.bytes();
     Saved never_used = loss.make_saved();
     Saved saved = loss.make_saved();
     loss.forward(other.inputs(), other.outputs(), &never_used, on);
     loss.forward(tensors.inputs(), tensors.outputs(), &saved, on);
-    loss.wait(test_stream());
-    EXPECT_EQ(tensors.grad_weight.bytes(), before);
     loss.backward(tensors.inputs(), saved, tensors.upstreams(), tensors.gradients(), on);
     loss.wait(test_stream());
     EXPECT_EQ(tensors.all_bytes(), alone.all_bytes());
@@ -240,6 +237,49 @@ TEST_F(Repeat, SavedMayLieInTheCallersMemory) {
   loss.wait(test_stream());
   EXPECT_EQ(differences(sample, whole(sample, tensors.answer(), ranks()), loss.plan()), "");
   EXPECT_TRUE(memory.intact()) << "written past its end";
+}
+
+TEST_F(Repeat, ASavedServesTheLossThatMadeItAndNoOther) {
+  const Sample sample = fill(busy_problem(), ranks(), 19);
+  Problem larger = busy_problem();
+  larger.logit_scale = 2;
+  larger.keep_logits = 35;
+  const Loss loss = make(sample);
+  const Loss other(larger, communicator(), device());
+  const Tensors tensors = place(sample);
+  const Execution on{test_stream()};
+  Saved saved = loss.make_saved();
+  const auto refused = [&](const Loss& by, std::string_view why) {
+    expect_error(ErrorCode::invalid_argument, {"saved", why},
+                 [&] { by.forward(tensors.inputs(), tensors.outputs(), &saved, on); });
+    expect_error(ErrorCode::invalid_argument, {"saved", why}, [&] {
+      by.backward(tensors.inputs(), saved, tensors.upstreams(), tensors.gradients(), on);
+    });
+  };
+  refused(other, "another Loss");
+  Saved moved = std::move(saved);
+  refused(loss, "moved");
+  loss.forward(tensors.inputs(), tensors.outputs(), &moved, on);
+  loss.backward(tensors.inputs(), moved, tensors.upstreams(), tensors.gradients(), on);
+  loss.wait(test_stream());
+  EXPECT_EQ(differences(sample, whole(sample, tensors.answer(), ranks()), loss.plan()), "");
+}
+
+TEST_F(Repeat, WorkspaceSavedAndTensorsMustNotMeet) {
+  const Sample sample = fill(busy_problem(), ranks(), 20);
+  const Loss loss(sample.problem, communicator(), device(), WorkspaceOwner::caller);
+  const auto bytes = static_cast<std::int64_t>(loss.plan().workspace_bytes);
+  const DeviceArray workspace(DType::uint8, bytes, 1, device());
+  const auto size = static_cast<std::size_t>(bytes);
+  const Tensors tensors = place(sample);
+  const Execution on{test_stream(), workspace.data(), size};
+  Saved saved = loss.make_saved(workspace.data(), size);
+  expect_error(ErrorCode::invalid_argument, {"saved", "workspace"},
+               [&] { loss.forward(tensors.inputs(), tensors.outputs(), &saved, on); });
+  Outputs outputs = tensors.outputs();
+  outputs.lse = Tensor(workspace.data(), outputs.lse.dtype(), outputs.lse.size(0), 1, device());
+  expect_error(ErrorCode::invalid_argument, {"lse", "workspace"},
+               [&] { loss.forward(tensors.inputs(), outputs, nullptr, on); });
 }
 
 // semantics.md 5: the error does not grow with the number of chunks.

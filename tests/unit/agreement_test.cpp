@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <barrier>
 #include <cstring>
 #include <functional>
@@ -179,6 +180,21 @@ TEST(CallHeaders, ADisagreementIsNamedWithValuesAndRanks) {
   EXPECT_TRUE(error->fatal());
   for (const char* part : {"rows", "rank 2", "63", "64"})
     EXPECT_NE(std::string(error->what()).find(part), std::string::npos) << error->what();
+}
+
+TEST(CallHeaders, EveryAgreedWordIsComparedAndNamed) {
+  for (std::uint32_t word = 1; word < agreed_words; ++word) {
+    std::vector<CallHeader> headers = equal_headers();
+    std::array<std::uint64_t, agreed_words> words{};
+    std::memcpy(words.data(), &headers[1], sizeof words);
+    words.at(word) += 1;
+    std::memcpy(&headers[1], words.data(), sizeof words);
+    const std::optional<Error> error = disagreement(headers);
+    ASSERT_TRUE(error.has_value()) << agreed_names.at(word);
+    EXPECT_NE(std::string(error->what()).find(agreed_names.at(word)), std::string::npos)
+        << error->what();
+    EXPECT_EQ(error->fatal(), word + 1 != agreed_words) << error->what();
+  }
 }
 
 TEST(CallHeaders, AListOfRowsIsNotToldAsANumberOfThem) {

@@ -392,6 +392,12 @@ TEST(Plan, RefusesBadProblemsNamingFieldAndValue) {
       {"cap past what u takes",
        [](Problem& p) { p.softcap = 2e30; },
        {"softcap", "2e+30", "1e+30 "}},
+      {"scale over cap",
+       [](Problem& p) {
+         p.logit_scale = 1e20;
+         p.softcap = 1e-20;
+       },
+       {"logit_scale / softcap", "1e+40", "1e+30 "}},
       {"cap below float", [](Problem& p) { p.softcap = 1e-60; }, {"softcap", "1e-60", "1e-30"}},
       {"scale below float",
        [](Problem& p) { p.logit_scale = -1e-39; },

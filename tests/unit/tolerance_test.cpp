@@ -62,5 +62,26 @@ TEST(Tolerance, BothNumbersContainWhatWasAddedTo) {
   EXPECT_DOUBLE_EQ(one.want, 8);
 }
 
+/// In units of the problem's roundoff.
+tolerance::Allowed allowed_in_eps(DType dtype) {
+  Problem problem;
+  problem.dtype = dtype;
+  tolerance::Allowed allowed = tolerance::allowed(problem, dtype, 8, 1);
+  for (double* one : {&allowed.value, &allowed.gradient, &allowed.formed, &allowed.rounded,
+                      &allowed.logit, &allowed.accumulate, &allowed.perturbed})
+    *one /= tolerance::eps(dtype);
+  return allowed;
+}
+
+TEST(Tolerance, AReferenceOfTheSamePrecisionMayBeOffAsMuch) {
+  const tolerance::Allowed one = allowed_in_eps(DType::float32),
+                           two = allowed_in_eps(DType::float64);
+  for (const auto each :
+       {&tolerance::Allowed::value, &tolerance::Allowed::gradient, &tolerance::Allowed::formed,
+        &tolerance::Allowed::rounded, &tolerance::Allowed::logit, &tolerance::Allowed::accumulate,
+        &tolerance::Allowed::perturbed})
+    EXPECT_DOUBLE_EQ(two.*each, 2 * one.*each);
+}
+
 }  // namespace
 }  // namespace shardloss::test
