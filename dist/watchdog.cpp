@@ -18,12 +18,23 @@ T read(T& field) {
 
 // The words of a call on which ranks must agree, by Mailbox::disagreement - 1. lib numbers them; a
 // test holds the two lists together.
-constexpr std::array<const char*, 7> agreed = {
-    "arguments", "call number", "operation", "chunk", "rows", "requested outputs", "targets"};
+constexpr std::array<const char*, 9> agreed = {"arguments",         "object",        "call number",
+                                               "operation",         "chunk",         "rows",
+                                               "requested outputs", "saved forward", "targets"};
 constexpr std::uint32_t differing_verdicts = 1;
-constexpr std::uint32_t differing_targets = 7;
+constexpr std::uint32_t differing_rows = 6;
+constexpr std::uint32_t differing_targets = 9;
+// In a word of rows: the others are a hash of rows_per_rank.
+constexpr std::uint64_t hashed_rows = std::uint64_t{1} << 63;
 // A verdict: the rank's host has aborted the call. Others: it refused its arguments.
 constexpr std::uint64_t given_up = 2;
+
+std::string print(std::uint64_t word, bool hexadecimal) {
+  char text[24];
+  std::snprintf(text, sizeof text, hexadecimal ? "%016llx" : "%lld",
+                static_cast<unsigned long long>(word));
+  return text;
+}
 
 // Differing targets leave every rank with the same collectives: wait() tells of them. After the
 // others the ranks' collectives do not match, so somebody would wait for good.
@@ -38,10 +49,12 @@ std::optional<Error> disagreement(Mailbox& mailbox) {
       return Error(ErrorCode::peer, rank + " gave the call up", true);
     return Error(ErrorCode::invalid_argument, rank + " refused the arguments of its call", true);
   }
+  const std::uint64_t value = read(mailbox.value), other_value = read(mailbox.other_value);
+  const bool hashes = field == differing_rows && ((value | other_value) & hashed_rows) != 0;
+  const std::string label = hashes ? "rows_per_rank, as a hash" : agreed[field - 1];
   return Error(ErrorCode::mismatch,
-               "in a call, " + std::string(agreed[field - 1]) + ": " + other + " has " +
-                   std::to_string(static_cast<std::int64_t>(read(mailbox.other_value))) +
-                   ", rank 0 has " + std::to_string(static_cast<std::int64_t>(read(mailbox.value))),
+               "in a call, " + label + ": " + other + " has " + print(other_value, hashes) +
+                   ", rank 0 has " + print(value, hashes),
                true);
 }
 

@@ -14,7 +14,7 @@ namespace shardloss::detail {
 namespace {
 
 constexpr std::uint64_t handshake_magic = 0x53686172644c6f73;  // "ShardLos"
-constexpr std::uint64_t handshake_version = 1;
+constexpr std::uint64_t handshake_version = 2;
 constexpr std::size_t listed_widths = 64;
 
 // One field of the handshake: its name, and how its 64 bits are to be printed.
@@ -93,6 +93,7 @@ std::vector<Field> fields_of(const Problem& p, Device device, std::uint64_t what
 struct Greeting {
   std::uint64_t magic = handshake_magic;
   std::uint64_t version = handshake_version;
+  std::uint64_t object = 0;   // the rank's own number of it
   std::uint64_t verdict = 0;  // 0, or 1 + ErrorCode
   std::array<char, 256> text{};
   std::array<std::uint64_t, 32> words{};
@@ -193,13 +194,13 @@ Error disagreement(std::uint32_t field, std::uint32_t other_rank, std::uint64_t 
           !targets};
 }
 
-void handshake(Transport& transport, const char* what, const Problem& problem, Device device,
-               const std::optional<Error>& verdict) {
-  std::uint64_t object = 0;
-  for (const char* c = what; *c != '\0'; ++c)
-    object = object * 131 + static_cast<unsigned char>(*c);
-  const std::vector<Field> fields = fields_of(problem, device, object);
-  const Greeting mine = greet(fields, problem, verdict);
+std::uint64_t handshake(Transport& transport, const char* what, const Problem& problem,
+                        Device device, const std::optional<Error>& verdict, std::uint64_t number) {
+  std::uint64_t kind = 0;
+  for (const char* c = what; *c != '\0'; ++c) kind = kind * 131 + static_cast<unsigned char>(*c);
+  const std::vector<Field> fields = fields_of(problem, device, kind);
+  Greeting mine = greet(fields, problem, verdict);
+  mine.object = number;
   std::vector<Greeting> all(static_cast<std::size_t>(transport.size()));
   transport.exchange_host(&mine, all.data(), sizeof mine);
   compare(all, fields);
@@ -209,6 +210,7 @@ void handshake(Transport& transport, const char* what, const Problem& problem, D
     if (all.size() > 1) text = "on rank " + std::to_string(rank) + ": " + text;
     throw Error(static_cast<ErrorCode>(all[rank].verdict - 1), text);
   }
+  return all.front().object;
 }
 
 }  // namespace shardloss::detail

@@ -26,8 +26,9 @@ Error disagreement(std::uint32_t field, std::uint32_t other_rank, std::uint64_t 
 /// The handshake of a construction: one bounded host exchange of a fixed-size record with every
 /// field of the problem and this rank's own verdict (an error met while preparing, or none).
 /// Afterwards either every rank throws the same Error, naming field, values and ranks, or none
-/// does.
-void handshake(Transport& transport, const char* what, const Problem& problem, Device device,
-               const std::optional<Error>& verdict);
+/// does. `number` is unlike that of any other object of this process; rank 0's is returned, by
+/// which all ranks know the object.
+std::uint64_t handshake(Transport& transport, const char* what, const Problem& problem,
+                        Device device, const std::optional<Error>& verdict, std::uint64_t number);
 
 }  // namespace shardloss::detail

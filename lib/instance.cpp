@@ -18,7 +18,7 @@ std::atomic<std::uint64_t> instances{0};
 }  // namespace
 
 Instance::Instance(const char* what, const Problem& p, const Communicator& c, Device d, Needs needs)
-    : problem(p), communicator(c), device(d), id(++instances), object(c.transport().next_object()) {
+    : problem(p), communicator(c), device(d), id(++instances) {
   Transport& transport = communicator.transport();
   transport.check();
   std::optional<Error> verdict;
@@ -30,7 +30,7 @@ Instance::Instance(const char* what, const Problem& p, const Communicator& c, De
     verdict.emplace(ErrorCode::out_of_memory, std::string("preparing the ") + what);
   }
   try {
-    handshake(transport, what, problem, device, verdict);
+    object = handshake(transport, what, problem, device, verdict, id);
   } catch (...) {
     // The destructor does not run for an object that was never made.
     if (workspace != nullptr) backend->releaser()(workspace);

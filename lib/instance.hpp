@@ -21,8 +21,8 @@ struct Instance {
   std::unique_ptr<Backend> backend;
   std::byte* workspace = nullptr;  // owned, or null
   std::atomic<std::uint64_t> calls{0};
-  const std::uint64_t id;      ///< unlike that of any other object of the process
-  const std::uint64_t object;  ///< number among the objects of the communicator, on all ranks
+  const std::uint64_t id;    ///< unlike that of any other object of the process
+  std::uint64_t object = 0;  ///< rank 0's, by which all ranks of the group know it
 
   /// What the object takes of the backend.
   struct Needs {

@@ -23,7 +23,7 @@ enum class Operation : std::uint64_t {
 struct CallHeader {
   // agreed, in the order in which a disagreement is reported
   std::uint64_t verdict;    ///< 0; or why this rank goes no further: refused, given_up
-  std::uint64_t object;     ///< number of the Loss or embedding among those of its communicator
+  std::uint64_t object;     ///< rank 0's number of the Loss or embedding, from the handshake
   std::uint64_t call;       ///< how many calls this object has seen
   std::uint64_t operation;  ///< Operation
   std::uint64_t chunk;      ///< 0-based, of this exchange; `closing`

@@ -121,9 +121,6 @@ class SHARDLOSS_API Transport {
   /// What has been sent so far.
   virtual Traffic traffic() const noexcept;
 
-  /// Numbers the objects made on the group: ranks make them in the same order.
-  std::uint64_t next_object() noexcept { return ++objects_; }
-
  protected:
   /// Counts one collective of this rank.
   void count(std::int64_t bytes) noexcept;
@@ -148,7 +145,6 @@ class SHARDLOSS_API Transport {
   std::optional<Error> first_error_;
   std::array<Step, kept_steps> steps_{};
   std::uint64_t noted_ = 0;
-  std::atomic<std::uint64_t> objects_{0};
   std::atomic<std::int64_t> calls_{0};
   std::atomic<std::int64_t> bytes_{0};
 };

@@ -66,7 +66,10 @@ std::vector<std::string> shake(
       std::optional<Error> verdict;
       bend(rank, problem, verdict);
       try {
-        handshake(seat, rank == 1 ? other_object : "loss", problem, {}, verdict);
+        EXPECT_EQ(handshake(seat, rank == 1 ? other_object : "loss", problem, {}, verdict,
+                            100 + static_cast<std::uint64_t>(rank)),
+                  100u)
+            << "rank 0's number";
       } catch (const Error& error) {
         ends[static_cast<std::size_t>(rank)] = error.what();
         EXPECT_FALSE(error.fatal());

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstddef>
 #include <optional>
 #include <string>
 #include <thread>
@@ -100,20 +101,30 @@ TEST_F(WatchdogTest, EndsOnAnErrorOfTheLibraryUnderneath) {
   EXPECT_EQ(group->ended_at().size(), 1u) << "a group ends once";
 }
 
+/// A disagreement as a device would leave it.
+struct Found {
+  std::uint32_t field;
+  std::uint64_t value, other_value;
+};
+
 TEST_F(WatchdogTest, SaysOfADisagreementWhatTheLibrarySays) {
-  for (std::uint32_t field = 2; field < detail::agreed_words; ++field) {
+  constexpr std::uint32_t rows = 1 + offsetof(detail::CallHeader, rows) / sizeof(std::uint64_t);
+  std::vector<Found> all = {{rows, detail::hashed_rows | 4, detail::hashed_rows | 0xabcdef}};
+  for (std::uint32_t field = 2; field < detail::agreed_words; ++field) all.push_back({field, 4, 5});
+  for (const Found& found : all) {
     Mailbox box{};
     ScriptedGroup other({}, 20s);
     watchdog.add(other);
     watchdog.watch(other, box);
     box.other_rank = 3;
-    box.value = 4;
-    box.other_value = 5;
-    set(box.disagreement, field);
+    box.value = found.value;
+    box.other_value = found.other_value;
+    set(box.disagreement, found.field);
     const auto error = other.ended_within(slack);
     watchdog.remove(other);
-    ASSERT_TRUE(error) << field;
-    EXPECT_EQ(std::string(error->what()), detail::disagreement(field, 3, 4, 5).what());
+    ASSERT_TRUE(error) << found.field;
+    EXPECT_EQ(std::string(error->what()),
+              detail::disagreement(found.field, 3, found.value, found.other_value).what());
     EXPECT_EQ(error->code(), ErrorCode::mismatch);
   }
 }
