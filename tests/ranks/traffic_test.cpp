@@ -73,6 +73,43 @@ TEST_F(Wire, EveryWayTakesTheCallsAndBytesOfThePlan) {
   }
 }
 
+/// The sample of spread() with every option on; `soft`: its targets are probabilities.
+Sample with_every_option(Layout layout, std::int64_t rows, bool soft) {
+  const Sample plain = spread(layout, rows);
+  Problem problem = plain.problem;
+  problem.bias = problem.class_weights = problem.entropy = true;
+  problem.soft_targets = soft;
+  problem.label_smoothing = 0.1;
+  problem.z_loss = 0.01;
+  problem.softcap = 5;
+  problem.logit_scale = 1.3;
+  Sample sample = fill(problem, ranks(), 31);
+  sample.split = plain.split;
+  sample.data.class_weights.assign(37, 0.5);
+  sample.data.token_weights.assign(static_cast<std::size_t>(rows), 0.75);
+  sample.data.upstream_lse = sample.data.upstream_entropy = {0.5};
+  if (!soft) sample.data.upstream_logprob = {0.25};
+  return sample;
+}
+
+TEST_F(Wire, NoOptionTakesACallOrAByteMore) {
+  const auto traffic = [&](const Sample& sample, Way way) {
+    const Loss loss = make(sample);
+    const Tensors tensors = place(sample);
+    return counted([&] { run(loss, tensors, way); });
+  };
+  for (const Layout layout : {Layout::replicated, Layout::row_sharded}) {
+    for (const Way way : {Way::fused, Way::two_step}) {
+      const Traffic want = traffic(spread(layout, 29), way);
+      for (const bool soft : {false, true}) {
+        const Traffic got = traffic(with_every_option(layout, 29, soft), way);
+        EXPECT_EQ(got.calls, want.calls) << name(layout) << (soft ? ", soft targets" : "");
+        EXPECT_EQ(got.bytes, want.bytes) << name(layout) << (soft ? ", soft targets" : "");
+      }
+    }
+  }
+}
+
 /// K of WIRE.md: the fewest chunks of at most `most` rows of the group, where chunk i takes rows
 /// [i N_r / K, (i + 1) N_r / K) of every rank.
 std::int64_t chunks_of(const std::vector<std::int64_t>& split, std::int64_t most) {
