@@ -25,6 +25,30 @@ std::string host_name() {
   return name;
 }
 
+// What a rank brings to sum_over().
+struct Values {
+  std::int64_t count;
+  std::int64_t dtype;
+
+  bool operator==(const Values&) const = default;
+  std::string text() const {
+    return std::to_string(count) + " of " + std::string(name(static_cast<DType>(dtype)));
+  }
+};
+
+// A sum of unlike values would be garbage on some rank, and no error on it. (A GPU's host is not to
+// wait for others.)
+void agree(Transport& transport, const Values& mine) {
+  std::vector<Values> all(static_cast<std::size_t>(transport.size()));
+  transport.exchange_host(&mine, all.data(), sizeof mine);
+  for (std::size_t rank = 0; rank < all.size(); ++rank) {
+    if (all[rank] == all[0]) continue;
+    throw Error(ErrorCode::mismatch, "sum_over: values are " + all[rank].text() + " on rank " +
+                                         std::to_string(rank) + ", " + all[0].text() +
+                                         " on rank 0");
+  }
+}
+
 }  // namespace
 
 Transport::Transport(int rank, int size, std::chrono::milliseconds deadline)
@@ -94,31 +118,6 @@ void Transport::note_step(const char* name, std::uint64_t call, std::int64_t chu
   ++noted_;
 }
 
-namespace {
-
-// A sum of unlike values would be garbage on some rank, and no error on it. (A GPU's host is not to
-// wait for others.)
-void agree(Transport& transport, const Tensor& values) {
-  struct Kind {
-    std::int64_t count;
-    std::int64_t dtype;
-  };
-  const Kind mine{values.size(0), static_cast<std::int64_t>(values.dtype())};
-  std::vector<Kind> all(static_cast<std::size_t>(transport.size()));
-  transport.exchange_host(&mine, all.data(), sizeof mine);
-  for (std::size_t rank = 0; rank < all.size(); ++rank) {
-    const auto text = [](const Kind& kind) {
-      return std::to_string(kind.count) + " of " +
-             std::string(name(static_cast<DType>(kind.dtype)));
-    };
-    if (text(all[rank]) == text(all[0])) continue;
-    throw Error(ErrorCode::mismatch, "sum_over: values are " + text(all[rank]) + " on rank " +
-                                         std::to_string(rank) + ", " + text(all[0]) + " on rank 0");
-  }
-}
-
-}  // namespace
-
 void sum_over(const Communicator& group, const Tensor& values, Stream stream) {
   Transport& transport = group.transport();
   transport.check();
@@ -132,7 +131,8 @@ void sum_over(const Communicator& group, const Tensor& values, Stream stream) {
                                                  std::string(transport.kind()) + " serves");
   }
   transport.note_step("sum_over", 0, -1);
-  if (values.device().kind == DeviceKind::cpu) agree(transport, values);
+  if (values.device().kind == DeviceKind::cpu)
+    agree(transport, {count, static_cast<std::int64_t>(values.dtype())});
   transport.wait(transport.all_reduce(values.data(), count, values.dtype(), stream), stream);
 }
 

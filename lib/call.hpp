@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 #include <vector>
 
 #include "records.hpp"
@@ -78,23 +79,25 @@ struct EmbedCall {
 };
 
 /// The words of a call's header that the host knows.
-inline CallHeader header_of(const Call& call) {
+template <class AnyCall>
+CallHeader header_of(const AnyCall& call) {
   CallHeader header{};
   header.object = call.object;
   header.call = call.number;
   header.operation = static_cast<std::uint64_t>(call.operation);
   header.rows = call.rows_word;
-  header.outputs = call.outputs_word;
-  header.saved = call.saved_word;
+  if constexpr (std::is_same_v<AnyCall, Call>) {
+    header.outputs = call.outputs_word;
+    header.saved = call.saved_word;
+  }
   return header;
 }
-inline CallHeader header_of(const EmbedCall& call) {
-  CallHeader header{};
-  header.object = call.object;
-  header.call = call.number;
-  header.operation = static_cast<std::uint64_t>(call.operation);
-  header.rows = call.rows_word;
-  return header;
+
+/// What lies between the rows of a caller's matrix. The stride of a single row may be anything;
+/// products want one that fits.
+template <bool Const>
+std::int64_t row_stride(const BasicTensor<Const>& matrix) {
+  return matrix.size(0) > 1 ? matrix.stride(0) : matrix.size(1);
 }
 
 /// Bits of CallHeader::outputs.
@@ -119,7 +122,6 @@ namespace shardloss {
 /// The memory of a Saved: SavedRow for max_rows rows, then the kept logits [kept_rows, columns].
 struct Saved::State {
   std::byte* memory = nullptr;
-  std::size_t bytes = 0;
   void (*release)(std::byte*) = nullptr;  ///< null: the caller's memory
   Device device;
   std::uint64_t loss = 0;  ///< detail::Instance::id of the Loss that made it

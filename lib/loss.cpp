@@ -62,9 +62,8 @@ struct Loss::Impl : detail::Instance {
     call.saved->call = call.number;
   }
 
-  std::unique_ptr<Saved::State> new_saved(std::size_t bytes) const {
+  std::unique_ptr<Saved::State> new_saved() const {
     auto state = std::make_unique<Saved::State>();
-    state->bytes = bytes;
     state->device = device;
     state->loss = id;
     return state;
@@ -85,8 +84,8 @@ const Communicator& Loss::communicator() const noexcept { return impl_->communic
 Device Loss::device() const noexcept { return impl_->device; }
 
 Saved Loss::make_saved() const {
-  auto state = impl_->new_saved(impl_->plan.saved_bytes);
-  state->memory = impl_->backend->allocate(state->bytes);
+  auto state = impl_->new_saved();
+  state->memory = impl_->backend->allocate(impl_->plan.saved_bytes);
   state->release = impl_->backend->releaser();
   return Saved(std::move(state));
 }
@@ -94,7 +93,7 @@ Saved Loss::make_saved() const {
 Saved Loss::make_saved(void* memory, std::size_t bytes) const {
   check_block("saved", memory, bytes, impl_->plan.saved_bytes);
   impl_->backend->check_memory(memory, "saved");
-  auto state = impl_->new_saved(bytes);
+  auto state = impl_->new_saved();
   state->memory = static_cast<std::byte*>(memory);
   return Saved(std::move(state));
 }

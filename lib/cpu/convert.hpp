@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "../call.hpp"
 #include "shardloss/tensor.hpp"
 
 namespace shardloss::detail::cpu {
@@ -50,9 +51,7 @@ struct StoredMatrix {
 template <bool Const>
 auto stored(const BasicTensor<Const>& tensor) {
   using Void = std::remove_pointer_t<typename BasicTensor<Const>::Pointer>;
-  // The stride of a single row may be anything; BLAS wants one that fits.
-  const std::int64_t ld = tensor.size(0) > 1 ? tensor.stride(0) : tensor.size(1);
-  return StoredMatrix<Void>{tensor.data(), tensor.dtype(), ld};
+  return StoredMatrix<Void>{tensor.data(), tensor.dtype(), row_stride(tensor)};
 }
 
 }  // namespace shardloss::detail::cpu

@@ -122,11 +122,6 @@ template <class T>
 OutputVector<T> output_vector(const Tensor& t) {
   return {static_cast<T*>(t.data()), t.stride(0)};
 }
-/// The stride of a single row may be anything; products want one that fits.
-template <bool Const>
-std::int64_t row_stride(const BasicTensor<Const>& t) {
-  return t.size(0) > 1 ? t.stride(0) : t.size(1);
-}
 inline InputMatrix input_matrix(const ConstTensor& t) {
   return {t.data(), t.dtype(), row_stride(t)};
 }
