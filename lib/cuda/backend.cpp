@@ -76,6 +76,7 @@ CudaBackend::CudaBackend(const Problem& problem, const Plan& plan, const Workspa
       owned_(std::make_unique<Owned>()) {
   SHARDLOSS_CUDA(
       cudaDeviceGetAttribute(&multiprocessors_, cudaDevAttrMultiProcessorCount, device.index));
+  row_blocks_ = row_blocks();
   owned_->calls = DeviceBuffer(sizeof(std::uint64_t));
   owned_->calls.fill(std::uint64_t{0});
   if (map.has(Buffer::gemm)) {
@@ -103,6 +104,21 @@ CudaBackend::~CudaBackend() {
   } catch (const Error&) {
     owned_.reset();
   }
+}
+
+int CudaBackend::row_blocks() const {
+  const bool plain = !problem_.soft_targets && !problem_.entropy && problem_.label_smoothing == 0 &&
+                     problem_.softcap == 0 && problem_.logit_scale > 0;
+  if (!plain || plan_.ranks > 1 || problem_.dtype != DType::bfloat16 ||
+      plan_.logits_dtype != DType::bfloat16)
+    return 0;
+  int clusters = 0;
+  int shared_bytes = 0;
+  SHARDLOSS_CUDA(cudaDeviceGetAttribute(&clusters, cudaDevAttrClusterLaunch, device_.index));
+  SHARDLOSS_CUDA(cudaDeviceGetAttribute(
+      &shared_bytes, cudaDevAttrMaxSharedMemoryPerMultiprocessor, device_.index));
+  if (clusters == 0) return 0;
+  return blocks_to_hold(plan_.shard.vocab, static_cast<std::size_t>(shared_bytes));
 }
 
 std::byte* CudaBackend::allocate(std::size_t bytes) {

@@ -3,31 +3,18 @@
 //   lse = M + log_sum       nll = log_sum + (M - z_y)
 //   ce  = (1 - a) c_y nll + a / V (lse sum c - sum c z)     soft targets: lse sum c q' - sum c q' z
 //   row loss = t (ce + k lse^2)
-//   A = t L ((1 - a) c_y + a / V sum c + 2 k lse) + g_lse - g_logprob + g_entropy (E_p[z] - M)
-//   B = -t L (1 - a) c_y + g_logprob     C = -t L a / V     G = -g_entropy
 //
-// with L the upstream of the loss times the factor of the reduction. Every rank combines the same
-// numbers in rank order and gets the same bits. Reads P x C x 32 bytes. Each block leaves its sums
-// and its largest magnitude; the block that finishes last adds them up in order. A row's scalars
-// are double: they cost nothing, and large terms cancel in them.
+// and the coefficients of coefficients.cuh. Every rank combines the same numbers in rank order and
+// gets the same bits. Reads P x C x 32 bytes. Each block leaves its sums and its largest magnitude;
+// the block that finishes last adds them up in order. A row's scalars are double: they cost
+// nothing, and large terms cancel in them.
+#include "coefficients.cuh"
 #include "merge.cuh"
 
 namespace shardloss::detail::cuda {
 namespace {
 
 constexpr int threads = 128;
-
-enum class RowKind { ordinary, ignored, invalid };
-
-__device__ RowKind kind_of(const CombineArguments& c, std::int64_t target) {
-  if (c.soft_targets) return RowKind::ordinary;
-  if (target == c.objective.ignore_index) return RowKind::ignored;
-  return target >= 0 && target < c.objective.vocab ? RowKind::ordinary : RowKind::invalid;
-}
-
-__device__ double class_weight(const CombineArguments& c, std::int64_t target) {
-  return c.class_weights == nullptr ? 1.0 : static_cast<double>(c.class_weights[target]);
-}
 
 struct CombinedRow {
   RowKind kind;
@@ -45,13 +32,7 @@ __device__ void combine_statistics(const CombineArguments& c, std::int64_t i, Co
         const std::byte* segment = c.exchange + rank * c.segment_bytes + sizeof(CallHeader);
         return reinterpret_cast<const RowStatistics<float>*>(segment)[i];
       });
-  // A row of nothing but -inf has no softmax.
-  const bool empty = s.max == -infinity();
-  row.saved.max = s.max;
-  row.saved.log_sum =
-      empty ? not_a_number() : static_cast<float>(log(static_cast<double>(s.sum_exp)));
-  row.saved.centered_mean = s.centered_sum / s.sum_exp;
-  row.saved.target_mass = s.target_mass;
+  row.saved = saved_of(s);
   row.target_logit = s.target_logit;
   row.weighted_sum = s.weighted_sum;
   row.argmax = s.argmax;
@@ -107,50 +88,6 @@ __device__ void write_outputs(const CombineArguments& c, std::int64_t i, const C
   put(c.correct, at, static_cast<std::uint8_t>(ordinary && row.argmax == input.target));
 }
 
-// Not divided by the chunk's power of two; all 0 unless the row is ordinary.
-__device__ RowCoefficients<float> coefficients_of(const CombineArguments& c, RowKind kind,
-                                                  const SavedRow<float>& saved,
-                                                  const RowInput<float>& input) {
-  const Objective<float>& o = c.objective;
-  RowCoefficients<float> out{};
-  out.max = saved.max;
-  out.log_sum = saved.log_sum;
-  out.column = -1;
-  out.row = input.row;
-  if (kind != RowKind::ordinary) return out;
-  double a = 0.0;
-  double b = 0.0;
-  double k = 0.0;
-  const double factor = c.reduced ? c.scalars->factor : 1.0;
-  const double loss = input.upstream_loss * factor * input.weight;
-  if (loss != 0.0) {
-    if (c.soft_targets) {
-      a = saved.target_mass;
-      k = -loss;
-    } else {
-      const auto vocab = static_cast<double>(o.vocab);
-      const double hard = (1.0 - static_cast<double>(o.smoothing)) * class_weight(c, input.target);
-      a = o.smoothing == 0.0f ? hard : hard + o.smoothing / vocab * c.scalars->class_sum;
-      b = -loss * hard;
-      k = -loss * o.smoothing / vocab;
-    }
-    if (o.z_loss != 0.0f) a += 2.0 * o.z_loss * (static_cast<double>(saved.max) + saved.log_sum);
-    a *= loss;
-  }
-  a += static_cast<double>(input.upstream_lse) - input.upstream_logprob;
-  b += input.upstream_logprob;
-  if (input.upstream_entropy != 0.0f) {
-    a += static_cast<double>(input.upstream_entropy) * saved.centered_mean;
-    out.g = -input.upstream_entropy;
-  }
-  out.a = static_cast<float>(a);
-  out.b = static_cast<float>(b);
-  out.c = static_cast<float>(k);
-  const std::int64_t column = input.target - o.first;
-  if (!c.soft_targets && column >= 0 && column < o.columns) out.column = column;
-  return out;
-}
-
 // The largest |du| that the row's coefficients allow, about; NaN and infinity do not count.
 __device__ float magnitude_of(const CombineArguments& c, const RowCoefficients<float>& row) {
   const float log_vocab = logf(static_cast<float>(c.objective.vocab));
@@ -181,7 +118,7 @@ __device__ CombineShare combine_one(const CombineArguments& c, std::int64_t i) {
   }
   CombineShare share{row.cross_entropy, row.z_loss, 0.0f};
   if (c.coefficients != nullptr) {
-    const RowCoefficients<float> k = coefficients_of(c, row.kind, row.saved, input);
+    const RowCoefficients<float> k = coefficients_of(c, *c.scalars, row.kind, row.saved, input);
     c.coefficients[i] = k;
     if (c.scales_gradients) share.magnitude = magnitude_of(c, k);
   }

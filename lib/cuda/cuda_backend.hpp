@@ -82,6 +82,10 @@ class CudaBackend final : public Backend {
   /// Whether a chunk's logit gradients are divided by a power of two, which comes back in the
   /// products: float16 needs it, the others reach as far as float32.
   bool scales_gradients() const { return problem_.dtype == DType::float16; }
+  int row_blocks() const;
+  /// Whether statistics, coefficients and dlogits of the call are one kernel: of one rank's plain
+  /// objective, where a row of logits fits into shared memory.
+  bool fuses(const Call& call) const;
   bool kept(const Call& call, const Chunk& chunk) const;
   OutputMatrix logits_of(const Call& call, const Chunk& chunk) const;
   OutputMatrix dlogits_of(const Call& call, const Chunk& chunk) const;
@@ -113,6 +117,7 @@ class CudaBackend final : public Backend {
   Device device_;
   Objective<float> objective_;
   int multiprocessors_ = 1;
+  int row_blocks_ = 0;  ///< of FusedArguments; 0: never
   std::unique_ptr<Owned> owned_;
 };
 

@@ -4,6 +4,7 @@
 namespace shardloss::detail::cuda {
 
 void CudaBackend::make_dlogits(const Call& call, const Chunk& chunk) const {
+  if (fuses(call)) return;  // logits_and_statistics has made them
   const ProfileRange range("dlogits");
   DlogitsArguments d;
   d.on = logits_arguments(call, chunk);

@@ -202,6 +202,23 @@ struct CombineArguments {
 };
 void combine_rows(const CombineArguments& arguments, cudaStream_t stream);
 
+// ---- fused_rows.cu
+
+/// row_statistics, the coefficients of combine_rows and dlogits in one, for a group of one rank and
+/// the plain objective: no soft targets, smoothing, entropy, cap, argmax or sums of columns, and a
+/// scale above 0.
+struct FusedArguments {
+  OutputMatrix logits;  ///< bfloat16 [C, columns]; become their gradient
+  RowStatistics<float>* statistics = nullptr;  ///< [C], for combine_rows, which comes behind
+  int blocks = 1;                              ///< that hold a row: blocks_to_hold
+  CombineArguments combine;                    ///< what coefficients need, and the rows
+};
+void fused_rows(const FusedArguments& arguments, cudaStream_t stream);
+
+/// Of how many blocks a cluster must be to hold a row of bfloat16 logits, on a device that has
+/// clusters and `shared_bytes` of shared memory a multiprocessor. 0: the row is too long.
+int blocks_to_hold(std::int64_t columns, std::size_t shared_bytes);
+
 // ---- bias.cu
 
 /// sums[v] (+)= scale.alpha * sum_j dlogits[j, v]; `first` chunk writes, others add.

@@ -18,6 +18,13 @@ bool CudaBackend::kept(const Call& call, const Chunk& chunk) const {
   return call.saved != nullptr && chunk.first + chunk.rows <= plan_.kept_rows;
 }
 
+bool CudaBackend::fuses(const Call& call) const {
+  const bool others = call.grad->bias.given() || call.out->argmax.given() ||
+                      call.out->correct.given();
+  return row_blocks_ > 0 && call.operation == Operation::forward_backward && call.gradients() &&
+         !others;
+}
+
 // The chunk's logits: in Saved where it keeps them, else in the slot.
 OutputMatrix CudaBackend::logits_of(const Call& call, const Chunk& chunk) const {
   const std::int64_t ld = logits_ld(plan_.shard.vocab);
@@ -224,8 +231,15 @@ void CudaBackend::logits_and_statistics(const Call& call, const Chunk& chunk) {
     const ProfileRange range("logits");
     logits_product(call, chunk);
   }
-  const ProfileRange range("statistics");
   std::byte* own = segment(call.workspace, chunk.slot);
+  auto* const statistics = reinterpret_cast<RowStatistics<float>*>(own + sizeof(CallHeader));
+  if (fuses(call)) {
+    const ProfileRange range("fused_rows");
+    return fused_rows({logits_of(call, chunk), statistics, row_blocks_,
+                       combine_arguments(call, chunk)},
+                      stream_of(call.stream));
+  }
+  const ProfileRange range("statistics");
   StatisticsArguments s;
   s.on = logits_arguments(call, chunk);
   s.sums = problem_.entropy || objective_.smoothing != 0;
@@ -233,7 +247,7 @@ void CudaBackend::logits_and_statistics(const Call& call, const Chunk& chunk) {
   s.inputs = in<RowInput<float>>(call.workspace, Buffer::row_inputs, chunk.slot);
   s.header = reinterpret_cast<CallHeader*>(own);
   s.chunk = static_cast<std::uint64_t>(chunk.index);
-  s.out = reinterpret_cast<RowStatistics<float>*>(own + sizeof(CallHeader));
+  s.out = statistics;
   s.partials = in<RowStatistics<float>>(call.workspace, Buffer::row_scratch);
   s.multiprocessors = multiprocessors_;
   row_statistics(s, stream_of(call.stream));
@@ -269,6 +283,7 @@ void CudaBackend::combine(const Call& call, const Chunk& chunk) {
   const ProfileRange range("combine");
   const DeviceGuard guard(device_.index);
   CombineArguments c = combine_arguments(call, chunk);
+  if (fuses(call)) c.coefficients = nullptr;  // they have been used
   const Outputs& out = *call.out;
   if (!c.reduced) c.loss = output_vector<float>(out.loss);
   c.row_loss = output_vector<float>(out.row_loss);

@@ -130,6 +130,22 @@ TEST_F(SanitizerTarget, TailsOfOneSevenAndEightKPlusThreeColumns) {
   }
 }
 
+// One kernel for statistics and gradient, where a group is one rank: a block a row, a cluster a
+// row, with logits scaled and not.
+TEST_F(SanitizerTarget, RowsInSharedMemory) {
+  for (const std::int64_t columns : {35, 18435, 40003}) {
+    for (const double scale : {1.0, 0.5}) {
+      Problem problem = small(DType::bfloat16);
+      problem.hidden = 2;
+      problem.vocab = columns * ranks();
+      problem.logit_scale = scale;
+      Style style;
+      style.argmax = false;
+      expect_reference(fill(problem, ranks(), 88), Way::fused, style);
+    }
+  }
+}
+
 // Long rows: whole batches of vectors, and blocks that share a row.
 TEST_F(SanitizerTarget, LongRows) {
   for (const DType dtype : dtypes) {

@@ -21,6 +21,7 @@ Style random_style(std::uint64_t seed) {
   style.value_stride = seed % 7 == 0 ? 2 : 1;
   style.expand = seed % 13 < 5;
   style.accumulate = seed % 17 < 6;
+  style.argmax = seed % 19 < 10;
   return style;
 }
 
@@ -43,7 +44,7 @@ void expect_random_problems(const Communicator& communicator, std::uint64_t firs
 
 TEST_F(Random, EveryStyleMeetsBothWays) {
   for (const Way way : {Way::fused, Way::two_step}) {
-    int accumulated = 0, expanded = 0, short_targets = 0, all = 0;
+    int accumulated = 0, expanded = 0, short_targets = 0, without_argmax = 0, all = 0;
     for (std::uint64_t seed = first_seed; seed < first_seed + problems; ++seed) {
       const Style style = random_style(seed);
       if (way_of(seed) != way) continue;
@@ -51,11 +52,13 @@ TEST_F(Random, EveryStyleMeetsBothWays) {
       accumulated += style.accumulate;
       expanded += style.expand;
       short_targets += is_short;
+      without_argmax += !style.argmax;
       all += style.accumulate && style.expand && is_short;
     }
     EXPECT_GT(accumulated, 10);
     EXPECT_GT(expanded, 10);
     EXPECT_GT(short_targets, 10);
+    EXPECT_GT(without_argmax, 10);
     EXPECT_GT(all, 0);
   }
 }

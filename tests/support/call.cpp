@@ -140,12 +140,10 @@ void Tensors::place_outputs(const Sample&) {
   loss = problem_.reduction == Reduction::none ? rows(real) : DeviceArray::one(real, device_);
   row_loss = rows(real);
   lse = rows(real);
-  if (!problem_.soft_targets) {
-    target_logprob = rows(real);
-    correct = rows(DType::uint8);
-  }
+  if (!problem_.soft_targets) target_logprob = rows(real);
+  if (!problem_.soft_targets && style_.argmax) correct = rows(DType::uint8);
   if (problem_.entropy) entropy = rows(real);
-  argmax = rows(DType::int64);
+  if (style_.argmax) argmax = rows(DType::int64);
   counted_rows = DeviceArray::one(DType::int64, device_);
   cross_entropy = DeviceArray::one(real, device_);
   z_loss = DeviceArray::one(real, device_);

@@ -23,6 +23,7 @@ struct Style {
   bool expand = false;            ///< scalar upstreams as vectors of stride 0
   bool accumulate = false;        ///< into gradients that hold small numbers already
   bool outputs = true;            ///< everything the problem can give beside gradients
+  bool argmax = true;             ///< argmax and correct among it
   bool grad_hidden = true;
   bool grad_weight = true;  ///< and the bias gradient, where there is a bias
 };
