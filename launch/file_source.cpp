@@ -94,13 +94,16 @@ FileSource::FileSource(const Options& o) {
   add(Field::upstream_logprob, o.upstream_logprob);
   add(Field::upstream_entropy, o.upstream_entropy);
   if (!o.accumulate_into.empty()) {
-    add_before(Field::before_hidden, o.accumulate_into, "grad_hidden");
-    add_before(Field::before_weight, o.accumulate_into, "grad_weight");
-    add_before(Field::before_bias, o.accumulate_into, "grad_bias");
+    const bool hidden = o.problem.grad_hidden != GradDType::none;
+    const bool weight = o.problem.grad_weight != GradDType::none;
+    if (hidden) add_before(Field::before_hidden, o.accumulate_into, "grad_hidden");
+    if (weight) add_before(Field::before_weight, o.accumulate_into, "grad_weight");
+    if (weight && o.bias.given()) add_before(Field::before_bias, o.accumulate_into, "grad_bias");
     if (!has(Field::before_hidden) && !has(Field::before_weight) && !has(Field::before_bias))
       throw Error(ErrorCode::invalid_argument,
                   "--accumulate-into " + o.accumulate_into +
-                      ": found none of grad_hidden, grad_weight and grad_bias, wanted some");
+                      ": found none of the gradients that are computed (grad_hidden, grad_weight, "
+                      "grad_bias), wanted some");
   }
   check_shapes(o);
 }
@@ -180,10 +183,16 @@ HostArray FileSource::read(Field field, const Block& block, DType dtype) const {
       std::max<std::int64_t>(1, piece_bytes / std::max<std::int64_t>(1, width * element));
   for (std::int64_t first = 0; first < block.rows; first += step) {
     const std::int64_t rows = std::min(step, block.rows - first);
-    for (std::int64_t i = first; i < first + rows; ++i)
-      convert(from + i * width * element, stored,
-              to + i * block.columns * static_cast<std::int64_t>(size_of(dtype)), dtype,
-              block.columns);
+    for (std::int64_t i = first; i < first + rows; ++i) {
+      const bool fits =
+          convert(from + i * width * element, stored,
+                  to + i * block.columns * static_cast<std::int64_t>(size_of(dtype)), dtype,
+                  block.columns);
+      if (!fits)
+        refuse_tensor(named, "numbers within the range of " + std::string(name(dtype)) +
+                                 "; row " + std::to_string(block.first_row + i) +
+                                 " has one beyond it");
+    }
     named.checkpoint->release(
         {from + first * width * element,
          static_cast<std::size_t>(((rows - 1) * width + block.columns) * element)});

@@ -55,10 +55,11 @@ po::options_description objective_options() {
   return group;
 }
 
-po::options_description way_options() {
+po::options_description way_options(Command command) {
   po::options_description group("How");
   add(group, "layout", "L", "replicated or row_sharded (replicated)");
-  add(group, "row-split", "N0,N1,...", "row_sharded: rows of each rank (as even as can be)");
+  if (command != Command::plan)
+    add(group, "row-split", "N0,N1,...", "row_sharded: rows of each rank (as even as can be)");
   add(group, "shards", "V0,V1,...", "rows of the weight on each rank (as even as can be)");
   add(group, "way", "W", "fused or two_step (fused)");
   add(group, "keep-logits", "ROWS", "two_step: rows whose logits are kept for backward (0)");
@@ -132,7 +133,7 @@ po::options_description command_options(Command command) {
 
 po::options_description all_options(Command command) {
   po::options_description all(po::options_description::m_default_line_length + 20);
-  all.add(input_options(command)).add(objective_options()).add(way_options());
+  all.add(input_options(command)).add(objective_options()).add(way_options(command));
   if (command == Command::bench) all.add(timed_pass_options());
   all.add(command_options(command));
   return all;
@@ -142,7 +143,7 @@ po::options_description pass_options() {
   po::options_description all;
   all.add(input_options(Command::bench))
       .add(objective_options())
-      .add(way_options())
+      .add(way_options(Command::bench))
       .add(timed_pass_options());
   return all;
 }

@@ -293,8 +293,6 @@ void check_together(const Options& options) {
     throw Error(ErrorCode::invalid_argument, text);
   };
   check_sources(options);
-  if (options.command == Command::plan && !options.row_split.empty())
-    wrong("found --row-split, wanted none: a plan is of rows spread evenly over the ranks");
   if (options.problem.keep_logits != 0 && options.way != Way::two_step)
     wrong("--keep-logits: found --way fused, wanted --way two_step");
   if (!options.row_split.empty() && options.problem.layout != Layout::row_sharded)

@@ -12,15 +12,10 @@ std::int64_t share(std::int64_t index, std::int64_t rows, std::int64_t chunks) {
   return static_cast<std::int64_t>(static_cast<__int128>(index) * rows / chunks);
 }
 
+// Of all chunks the last has the most: what rounding down keeps from the others.
 std::int64_t largest_chunk(std::span<const std::int64_t> rows, std::int64_t chunks) {
   std::int64_t largest = 0;
-  for (std::int64_t index = 0; index < chunks; ++index) {
-    std::int64_t total = 0;
-    for (const std::int64_t own : rows) {
-      total += share(index + 1, own, chunks) - share(index, own, chunks);
-    }
-    largest = std::max(largest, total);
-  }
+  for (const std::int64_t own : rows) largest += ceil_div(own, chunks);
   return largest;
 }
 
@@ -69,11 +64,18 @@ std::int64_t count_group_chunks(std::span<const std::int64_t> rows_per_rank,
                                 std::int64_t chunk_rows) {
   const std::int64_t total =
       std::accumulate(rows_per_rank.begin(), rows_per_rank.end(), std::int64_t{0});
-  std::int64_t chunks = ceil_div(total, chunk_rows);
-  if (total == 0 || !everyone(rows_per_rank, chunk_rows)) return chunks;
-  // Rounding adds at most a row a rank.
-  while (largest_chunk(rows_per_rank, chunks) > chunk_rows) ++chunks;
-  return chunks;
+  std::int64_t few = ceil_div(total, chunk_rows);
+  if (total == 0 || !everyone(rows_per_rank, chunk_rows)) return few;
+  // Rounding adds at most a row a rank; with as many chunks as a rank has rows, all fit.
+  std::int64_t enough = std::max(few, *std::max_element(rows_per_rank.begin(), rows_per_rank.end()));
+  while (few < enough) {
+    const std::int64_t middle = few + (enough - few) / 2;
+    if (largest_chunk(rows_per_rank, middle) > chunk_rows)
+      few = middle + 1;
+    else
+      enough = middle;
+  }
+  return enough;
 }
 
 std::vector<Chunk> cut_rows(std::int64_t rows, std::int64_t chunk_rows, int slots) {

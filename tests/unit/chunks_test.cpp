@@ -74,5 +74,36 @@ TEST(Chunks, OfAGroupAreNotManyMoreThanRowsNeed) {
   EXPECT_LE(cut_group_rows(split, 1024, 2, 0).size(), 18u);
 }
 
+// Against counting up one by one, by the chunks themselves.
+TEST(Chunks, OfAGroupAreAsFewAsKeepToTheLimit) {
+  const std::vector<std::vector<std::int64_t>> splits = {
+      {5, 3}, {1, 5, 9}, {40, 1, 7}, {13, 13, 14}, {100, 99, 3, 57}, {64, 64}};
+  for (const auto& split : splits) {
+    const auto ranks = static_cast<std::int64_t>(split.size());
+    for (std::int64_t chunk_rows = ranks; chunk_rows < 40; ++chunk_rows) {
+      const std::int64_t chunks = count_group_chunks(split, chunk_rows);
+      std::int64_t fewest = 0;
+      for (bool fits = false; !fits;) {
+        ++fewest;
+        fits = true;
+        for (std::int64_t i = 0; i < fewest; ++i) {
+          std::int64_t rows = 0;
+          for (const std::int64_t own : split) rows += (i + 1) * own / fewest - i * own / fewest;
+          fits = fits && rows <= chunk_rows;
+        }
+      }
+      EXPECT_EQ(chunks, fewest) << chunk_rows;
+      EXPECT_EQ(static_cast<std::int64_t>(cut_group_rows(split, chunk_rows, 2, 0).size()), chunks);
+    }
+  }
+}
+
+TEST(Chunks, OfHugeGroupsAreCountedAtOnce) {
+  const std::int64_t rows = std::int64_t{1} << 38;
+  const std::vector<std::int64_t> split = {rows, rows, rows, rows - 1};
+  EXPECT_EQ(count_group_chunks(split, 512), rows / 128);
+  EXPECT_EQ(count_group_chunks(split, 5), rows);
+}
+
 }  // namespace
 }  // namespace shardloss::detail
