@@ -47,7 +47,8 @@ class Backend {
   /// row_index).
   virtual void pack_rows(const Call& call, const Chunk& chunk) = 0;
   /// Steps 2 and 3: logits of the chunk into its slot (or straight into Saved, for rows it keeps),
-  /// and this rank's RowStatistics behind the header in its exchange segment.
+  /// and this rank's RowStatistics behind the header in its exchange segment. On one rank, where
+  /// gradients follow at once, the logits may already be dlogits then.
   virtual void logits_and_statistics(const Call& call, const Chunk& chunk) = 0;
   /// Steps 4b and 5: combines the gathered statistics in rank order: outputs of this rank's
   /// positions, running sums, SavedRow, and, where gradients are asked for, RowCoefficients.

@@ -67,7 +67,8 @@ std::int64_t count_group_chunks(std::span<const std::int64_t> rows_per_rank,
   std::int64_t few = ceil_div(total, chunk_rows);
   if (total == 0 || !everyone(rows_per_rank, chunk_rows)) return few;
   // Rounding adds at most a row a rank; with as many chunks as a rank has rows, all fit.
-  std::int64_t enough = std::max(few, *std::max_element(rows_per_rank.begin(), rows_per_rank.end()));
+  std::int64_t enough =
+      std::max(few, *std::max_element(rows_per_rank.begin(), rows_per_rank.end()));
   while (few < enough) {
     const std::int64_t middle = few + (enough - few) / 2;
     if (largest_chunk(rows_per_rank, middle) > chunk_rows)

@@ -112,13 +112,7 @@ int CudaBackend::row_blocks() const {
   if (!plain || plan_.ranks > 1 || problem_.dtype != DType::bfloat16 ||
       plan_.logits_dtype != DType::bfloat16)
     return 0;
-  int clusters = 0;
-  int shared_bytes = 0;
-  SHARDLOSS_CUDA(cudaDeviceGetAttribute(&clusters, cudaDevAttrClusterLaunch, device_.index));
-  SHARDLOSS_CUDA(cudaDeviceGetAttribute(
-      &shared_bytes, cudaDevAttrMaxSharedMemoryPerMultiprocessor, device_.index));
-  if (clusters == 0) return 0;
-  return blocks_to_hold(plan_.shard.vocab, static_cast<std::size_t>(shared_bytes));
+  return blocks_to_hold(plan_.shard.vocab);
 }
 
 std::byte* CudaBackend::allocate(std::size_t bytes) {

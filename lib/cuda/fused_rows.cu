@@ -5,11 +5,11 @@
 //   du_v = (A exp(z_v - lse) + B [v == y]) s, in place
 //
 // A cluster of blocks holds a row in shared memory, each block a part, and sends the others the
-// statistics of its part. Bytes: C columns elements read and as many written, two
-// thirds of what statistics.cu and dlogits.cu move. Memory is what the kernel should wait for, so an
-// element takes as little else as it can: maxima are of packed pairs, and the sum comes when the
-// part's maximum is known, which leaves one exponential here and one for the gradient. A thread
-// copies, looks at and writes the same vectors.
+// statistics of its part. Bytes: C columns elements read and as many written, two thirds of what
+// statistics.cu and dlogits.cu move. Memory is what the kernel should wait for, so an element takes
+// as little else as it can: maxima are of packed pairs, and the sum comes when the part's maximum
+// is known, which leaves one exponential there and one for the gradient. A thread copies, looks at
+// and writes the same vectors.
 //
 // Rows go backwards: the product wrote the last ones last, so those are still in the cache, and the
 // products that follow begin with the rows written last.
@@ -28,9 +28,12 @@ namespace {
 using Element = __nv_bfloat16;
 constexpr int width = lanes<Element>;
 constexpr int threads = 256;
-constexpr int warps = threads / 32;
 constexpr int most_blocks = 8;    // of a cluster, on every device that has clusters
 constexpr int wanted_blocks = 6;  // of a multiprocessor: some copy, some compute, some write
+
+#if __CUDA_ARCH__ >= 900  // clusters
+
+constexpr int warps = threads / 32;
 
 // The vector at the end of a row that columns fill in part; behind them stands -inf, which adds
 // nothing and has no gradient.
@@ -68,7 +71,7 @@ struct Held {
   }
 };
 
-// sum exp(z - max) of a block's part, to thread 0.
+// sum exp(z - max) of a block's part, for all its threads.
 template <bool scaled>
 __device__ float sum_exp(const Held& held, float scale, float max, float (&shared)[warps]) {
   float sum = 0.0f;
@@ -114,7 +117,6 @@ struct alignas(16) PartStatistics {
   float max, sum_exp, target_logit, unused;
 };
 
-#if __CUDA_ARCH__ >= 900
 // Where the blocks of a cluster send each other what they know: 16 bytes from each into each. No
 // barrier has to make memory visible, which is what takes long: the stores themselves are counted.
 struct Mail {
@@ -148,7 +150,6 @@ struct Mail {
     }
   }
 };
-#endif
 
 // What the parts of a row make together, by one warp, lane i of which has part i.
 __device__ RowStatistics<float> merge_parts(const PartStatistics& part) {
@@ -190,9 +191,7 @@ __device__ void write_gradient(const Held& held, Element* out, int first, const 
 }
 
 template <bool scaled>
-__global__ void __launch_bounds__(threads, wanted_blocks)
-    fused_kernel(FusedArguments a, LogitScale scale) {
-#if __CUDA_ARCH__ >= 900
+__device__ void fuse_row(const FusedArguments& a, const LogitScale& scale) {
   namespace ptx = ::cuda::ptx;
   extern __shared__ uint4 vectors[];
   __shared__ float shared[2][warps];
@@ -221,7 +220,7 @@ __global__ void __launch_bounds__(threads, wanted_blocks)
     else
       vectors[i] = last_vector(logits + i * width, columns - (first + i * width));
   });
-  // Behind it, for when only they are waited for.
+  // What lane 0 needs later comes along: from global memory it would hold up the block then.
   copy_async(input, a.combine.inputs + row);
   copy_async(scalars, a.combine.scalars);
   __pipeline_commit();
@@ -260,51 +259,91 @@ __global__ void __launch_bounds__(threads, wanted_blocks)
     held.each([&](int i) { store16(logits + i * width, uint4{}); });
   else
     write_gradient<scaled>(held, logits, first, t, scale);
+}
+
+#endif
+
+template <bool scaled>
+__global__ void __launch_bounds__(threads, wanted_blocks)
+    fused_kernel(FusedArguments a, LogitScale scale) {
+#if __CUDA_ARCH__ >= 900
+  fuse_row<scaled>(a, scale);
 #endif
 }
 
-template <bool scaled>
-void launch(const FusedArguments& a, cudaStream_t stream) {
-  const auto kernel = fused_kernel<scaled>;
-  const std::int64_t all = logits_ld(a.combine.objective.columns) / width;
-  const auto bytes = static_cast<std::size_t>((all + a.blocks - 1) / a.blocks) * sizeof(uint4);
-  SHARDLOSS_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                      static_cast<int>(bytes)));
-  cudaLaunchAttribute cluster{};
-  cluster.id = cudaLaunchAttributeClusterDimension;
-  cluster.val.clusterDim.x = static_cast<unsigned>(a.blocks);
-  cluster.val.clusterDim.y = cluster.val.clusterDim.z = 1;
+std::size_t bytes_of_part(std::int64_t columns, int blocks) {
+  const std::int64_t all = logits_ld(columns) / width;
+  return static_cast<std::size_t>((all + blocks - 1) / blocks) * sizeof(uint4);
+}
+
+// A launch of clusters.
+struct Launch {
   cudaLaunchConfig_t config{};
-  config.gridDim = dim3(static_cast<unsigned>(a.combine.rows * a.blocks));
-  config.blockDim = dim3(threads);
-  config.dynamicSmemBytes = bytes;
-  config.stream = stream;
-  config.attrs = &cluster;
-  config.numAttrs = 1;
-  SHARDLOSS_CUDA(cudaLaunchKernelEx(&config, kernel, a, scale_of(a.combine.objective)));
+  cudaLaunchAttribute cluster{};
+
+  Launch(std::int64_t rows, std::int64_t columns, int blocks, cudaStream_t stream) {
+    cluster.id = cudaLaunchAttributeClusterDimension;
+    cluster.val.clusterDim.x = static_cast<unsigned>(blocks);
+    cluster.val.clusterDim.y = cluster.val.clusterDim.z = 1;
+    config.gridDim = dim3(static_cast<unsigned>(rows * blocks));
+    config.blockDim = dim3(threads);
+    config.dynamicSmemBytes = bytes_of_part(columns, blocks);
+    config.stream = stream;
+    config.attrs = &cluster;
+    config.numAttrs = 1;
+  }
+  Launch(const Launch&) = delete;
+  Launch& operator=(const Launch&) = delete;
+};
+
+int attribute(cudaDeviceAttr which) {
+  int device = 0;
+  int value = 0;
+  SHARDLOSS_CUDA(cudaGetDevice(&device));
+  SHARDLOSS_CUDA(cudaDeviceGetAttribute(&value, which, device));
+  return value;
+}
+
+// Whether the device can run the kernel so; lets it have all shared memory that a block may have.
+template <bool scaled>
+bool runs(std::int64_t columns, int blocks) {
+  const auto kernel = fused_kernel<scaled>;
+  cudaFuncAttributes built{};
+  SHARDLOSS_CUDA(cudaFuncGetAttributes(&built, kernel));
+  if (built.ptxVersion < 90) return false;  // for an older device: it is empty
+  const auto most = static_cast<std::size_t>(attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin)) -
+                    built.sharedSizeBytes;
+  if (bytes_of_part(columns, blocks) > most) return false;
+  SHARDLOSS_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                      static_cast<int>(most)));
+  const Launch one(1, columns, blocks, nullptr);
+  int clusters = 0;
+  SHARDLOSS_CUDA(cudaOccupancyMaxActiveClusters(&clusters, kernel, &one.config));
+  return clusters > 0;
 }
 
 }  // namespace
 
-int blocks_to_hold(std::int64_t columns, std::size_t shared_bytes) {
-  if (columns == 0) return 0;
-  const auto row = static_cast<std::size_t>(logits_ld(columns)) * sizeof(Element);
+int blocks_to_hold(std::int64_t columns) {
+  if (columns == 0 || attribute(cudaDevAttrClusterLaunch) == 0) return 0;
+  const int shared_bytes = attribute(cudaDevAttrMaxSharedMemoryPerMultiprocessor);
   // What a block takes beside its part, the system's 1 KiB included.
   constexpr std::size_t beside = 2048;
   const auto fit = [&](int blocks) {
-    return shared_bytes / (row / static_cast<std::size_t>(blocks) + sizeof(uint4) + beside);
+    return static_cast<std::size_t>(shared_bytes) / (bytes_of_part(columns, blocks) + beside);
   };
   int blocks = 1;
   while (blocks < most_blocks && fit(blocks) < wanted_blocks) blocks *= 2;
-  return fit(blocks) < wanted_blocks / 2 ? 0 : blocks;
+  const bool all_fit = fit(blocks) >= wanted_blocks / 2;
+  return all_fit && runs<false>(columns, blocks) && runs<true>(columns, blocks) ? blocks : 0;
 }
 
-void fused_rows(const FusedArguments& arguments, cudaStream_t stream) {
-  if (arguments.combine.rows == 0) return;
-  if (arguments.combine.objective.scale == 1.0f)
-    launch<false>(arguments, stream);
-  else
-    launch<true>(arguments, stream);
+void fused_rows(const FusedArguments& a, cudaStream_t stream) {
+  if (a.combine.rows == 0) return;
+  const Objective<float>& objective = a.combine.objective;
+  const Launch launch(a.combine.rows, objective.columns, a.blocks, stream);
+  const auto kernel = objective.scale == 1.0f ? fused_kernel<false> : fused_kernel<true>;
+  SHARDLOSS_CUDA(cudaLaunchKernelEx(&launch.config, kernel, a, scale_of(objective)));
 }
 
 }  // namespace shardloss::detail::cuda

@@ -208,16 +208,17 @@ void combine_rows(const CombineArguments& arguments, cudaStream_t stream);
 /// the plain objective: no soft targets, smoothing, entropy, cap, argmax or sums of columns, and a
 /// scale above 0.
 struct FusedArguments {
-  OutputMatrix logits;  ///< bfloat16 [C, columns]; become their gradient
+  OutputMatrix logits;                         ///< bfloat16 [C, columns]; become their gradient
   RowStatistics<float>* statistics = nullptr;  ///< [C], for combine_rows, which comes behind
   int blocks = 1;                              ///< that hold a row: blocks_to_hold
   CombineArguments combine;                    ///< what coefficients need, and the rows
 };
 void fused_rows(const FusedArguments& arguments, cudaStream_t stream);
 
-/// Of how many blocks a cluster must be to hold a row of bfloat16 logits, on a device that has
-/// clusters and `shared_bytes` of shared memory a multiprocessor. 0: the row is too long.
-int blocks_to_hold(std::int64_t columns, std::size_t shared_bytes);
+/// Of how many blocks a cluster must be to hold a row of bfloat16 logits on the current device. 0:
+/// the row is too long, or the device or what the library was built for has no clusters. Once
+/// before fused_rows.
+int blocks_to_hold(std::int64_t columns);
 
 // ---- bias.cu
 

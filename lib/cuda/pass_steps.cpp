@@ -19,8 +19,8 @@ bool CudaBackend::kept(const Call& call, const Chunk& chunk) const {
 }
 
 bool CudaBackend::fuses(const Call& call) const {
-  const bool others = call.grad->bias.given() || call.out->argmax.given() ||
-                      call.out->correct.given();
+  const bool others =
+      call.grad->bias.given() || call.out->argmax.given() || call.out->correct.given();
   return row_blocks_ > 0 && call.operation == Operation::forward_backward && call.gradients() &&
          !others;
 }
@@ -235,9 +235,9 @@ void CudaBackend::logits_and_statistics(const Call& call, const Chunk& chunk) {
   auto* const statistics = reinterpret_cast<RowStatistics<float>*>(own + sizeof(CallHeader));
   if (fuses(call)) {
     const ProfileRange range("fused_rows");
-    return fused_rows({logits_of(call, chunk), statistics, row_blocks_,
-                       combine_arguments(call, chunk)},
-                      stream_of(call.stream));
+    return fused_rows(
+        {logits_of(call, chunk), statistics, row_blocks_, combine_arguments(call, chunk)},
+        stream_of(call.stream));
   }
   const ProfileRange range("statistics");
   StatisticsArguments s;

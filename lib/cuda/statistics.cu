@@ -5,7 +5,7 @@
 //   target_mass = sum c q'                           argmax = the first column of the maximum
 //
 // Bytes: C columns elements read, C x 32 written. A block takes a row, or a part of it where there
-// are few rows, or four rows where they share class weights. A thread keeps a running maximum and
+// are few rows, or two rows where they share class weights. A thread keeps a running maximum and
 // sums relative to it: a batch of 16-byte vectors in flight, its maximum, one rescaling, then one
 // exponential an element.
 //
@@ -267,7 +267,7 @@ struct Cut {
 };
 constexpr Cut cut_of(unsigned features) {
   if ((features & with_soft) != 0) return {1, 2, 4};
-  if ((features & with_classes) != 0) return {4, 1, 3};
+  if ((features & with_classes) != 0) return {2, 2, 3};
   if ((features & (with_sums | with_cap)) != 0) return {1, 4, 4};
   return {1, 2, 8};
 }

@@ -24,6 +24,20 @@ Problem full_problem(DType dtype = DType::bfloat16, Layout layout = Layout::repl
   return problem;
 }
 
+/// What one rank computes row by row in shared memory, where nothing but this is asked for.
+Problem bare_problem(DType dtype = DType::bfloat16, Layout layout = Layout::replicated) {
+  Problem problem = plain_problem(96, 64, 40003, dtype);
+  problem.layout = layout;
+  problem.chunking = {Chunking::Rule::rows, 32};
+  return problem;
+}
+
+Style bare() {
+  Style style;
+  style.argmax = false;
+  return style;
+}
+
 /// Every kind of call, each only enqueued.
 class Calls {
  public:
@@ -35,7 +49,10 @@ class Calls {
         saved_(loss_.make_saved()),
         total_(DeviceArray::one(DType::float32, device())),
         looked_up_(problem.dtype, sample_.own_rows(rank()), problem.hidden, problem.hidden,
-                   device()) {
+                   device()),
+        bare_sample_(fill(bare_problem(problem.dtype, problem.layout), ranks(), 64)),
+        bare_loss_(bare_sample_.problem, communicator, device()),
+        bare_tensors_(bare_sample_, rank(), ranks(), device(), bare()) {
     total_.write(std::vector<double>{0});
     if (problem.layout == Layout::row_sharded)
       for (int r = 0; r < ranks(); ++r) rows_.push_back(sample_.own_rows(r));
@@ -58,6 +75,11 @@ class Calls {
            loss_.forward_backward(tensors_.inputs(), tensors_.outputs(), tensors_.upstreams(),
                                   tensors_.gradients(), on);
          }},
+        {"forward_backward and nothing else",
+         [this, on] {
+           bare_loss_.forward_backward(bare_tensors_.inputs(), bare_tensors_.outputs(),
+                                       bare_tensors_.upstreams(), bare_tensors_.gradients(), on);
+         }},
         {"add_denominator",
          [this, on] { loss_.add_denominator(tensors_.inputs(), total_.tensor(), on); }},
         {"embedding forward",
@@ -75,6 +97,7 @@ class Calls {
 
   void wait() const {
     loss_.wait(test_stream());
+    bare_loss_.wait(test_stream());
     embedding_.wait(test_stream());
   }
 
@@ -86,6 +109,9 @@ class Calls {
   Saved saved_;
   DeviceArray total_;
   DeviceArray looked_up_;
+  Sample bare_sample_;
+  Loss bare_loss_;
+  Tensors bare_tensors_;
   std::vector<std::int64_t> rows_;
 };
 
@@ -173,14 +199,15 @@ class GuardedMemory {
 };
 
 /// Both ways of a sample in a poisoned workspace, and a poisoned Saved, of just the planned sizes.
-void expect_guards_hold(const Sample& sample, const Communicator& communicator) {
+void expect_guards_hold(const Sample& sample, const Communicator& communicator,
+                        const Style& style = {}) {
   SCOPED_TRACE(describe_options(sample));
   const Loss loss(sample.problem, communicator, device(), WorkspaceOwner::caller);
   const GuardedMemory workspace(loss.plan().workspace_bytes);
   const GuardedMemory kept(loss.plan().saved_bytes);
   Saved saved = loss.make_saved(kept.data(), kept.bytes());
   const Execution on{test_stream(), workspace.data(), workspace.bytes()};
-  Tensors tensors = Tensors(sample, rank(), ranks(), device());
+  Tensors tensors = Tensors(sample, rank(), ranks(), device(), style);
   const auto expect_right = [&] {
     loss.wait(test_stream());
     EXPECT_EQ(differences(sample, whole(sample, tensors.answer(), ranks()), loss.plan()), "");
@@ -201,9 +228,12 @@ void expect_guards_hold(const Sample& sample, const Communicator& communicator) 
 }
 
 TEST_F(Allocation, CallsStayInsideAWorkspaceOfThePlannedSize) {
-  for (const DType dtype : {DType::float32, DType::bfloat16, DType::float16})
-    for (const Layout layout : {Layout::replicated, Layout::row_sharded})
+  for (const DType dtype : {DType::float32, DType::bfloat16, DType::float16}) {
+    for (const Layout layout : {Layout::replicated, Layout::row_sharded}) {
       expect_guards_hold(fill(full_problem(dtype, layout), ranks(), 61), communicator());
+      expect_guards_hold(fill(bare_problem(dtype, layout), ranks(), 61), communicator(), bare());
+    }
+  }
 }
 
 TEST_F(Allocation, RandomCallsStayInsideAWorkspaceOfThePlannedSize) {

@@ -76,8 +76,8 @@ TEST(Chunks, OfAGroupAreNotManyMoreThanRowsNeed) {
 
 // Against counting up one by one, by the chunks themselves.
 TEST(Chunks, OfAGroupAreAsFewAsKeepToTheLimit) {
-  const std::vector<std::vector<std::int64_t>> splits = {
-      {5, 3}, {1, 5, 9}, {40, 1, 7}, {13, 13, 14}, {100, 99, 3, 57}, {64, 64}};
+  const std::vector<std::vector<std::int64_t>> splits = {{5, 3},       {1, 5, 9},        {40, 1, 7},
+                                                         {13, 13, 14}, {100, 99, 3, 57}, {64, 64}};
   for (const auto& split : splits) {
     const auto ranks = static_cast<std::int64_t>(split.size());
     for (std::int64_t chunk_rows = ranks; chunk_rows < 40; ++chunk_rows) {
