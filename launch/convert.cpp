@@ -115,23 +115,17 @@ void store_integer(void* to, DType dtype, std::int64_t i, std::int64_t value) {
 
 }  // namespace
 
-bool convert(const void* from, DType from_dtype, void* to, DType to_dtype, std::int64_t count) {
-  bool fits = true;
-  if (count == 0) return fits;
+void convert(const void* from, DType from_dtype, void* to, DType to_dtype, std::int64_t count) {
+  if (count == 0) return;
   if (from_dtype == to_dtype) {
     std::memcpy(to, from, static_cast<std::size_t>(count) * size_of(to_dtype));
   } else if (is_floating(from_dtype)) {
-#pragma omp parallel for reduction(&& : fits) if (count > 1 << 16)
-    for (std::int64_t i = 0; i < count; ++i) {
-      const double value = load(from, from_dtype, i);
-      store(to, to_dtype, i, value);
-      fits = fits && (std::isfinite(load(to, to_dtype, i)) || !std::isfinite(value));
-    }
+#pragma omp parallel for if (count > 1 << 16)
+    for (std::int64_t i = 0; i < count; ++i) store(to, to_dtype, i, load(from, from_dtype, i));
   } else {
     for (std::int64_t i = 0; i < count; ++i)
       store_integer(to, to_dtype, i, load_integer(from, from_dtype, i));
   }
-  return fits;
 }
 
 double rounded(double value, DType dtype) {

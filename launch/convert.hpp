@@ -10,8 +10,8 @@
 namespace shardloss::launch {
 
 /// Converts `count` contiguous elements; neither side need be aligned. Between floating types, or
-/// between integers. False: a finite number became infinite.
-bool convert(const void* from, DType from_dtype, void* to, DType to_dtype, std::int64_t count);
+/// between integers.
+void convert(const void* from, DType from_dtype, void* to, DType to_dtype, std::int64_t count);
 
 /// `value` as it comes back from being stored in a floating `dtype`.
 double rounded(double value, DType dtype);

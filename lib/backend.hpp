@@ -51,7 +51,7 @@ class Backend {
   /// gradients follow at once, the logits may already be dlogits then.
   virtual void logits_and_statistics(const Call& call, const Chunk& chunk) = 0;
   /// Steps 4b and 5: combines the gathered statistics in rank order: outputs of this rank's
-  /// positions, running sums, SavedRow, and, where gradients are asked for, RowCoefficients.
+  /// positions, running sums, SavedRow, and, where dlogits are still to be made, RowCoefficients.
   virtual void combine(const Call& call, const Chunk& chunk) = 0;
   /// backward's steps 2 and 5: the logits again where they were not kept, RowCoefficients from
   /// Saved.

@@ -196,7 +196,7 @@ __device__ void fuse_row(const FusedArguments& a, const LogitScale& scale) {
   extern __shared__ uint4 vectors[];
   __shared__ float shared[2][warps];
   __shared__ RowInput<float> input;
-  __shared__ PassScalars scalars;
+  __shared__ PassScalars scalars;  // what coefficients read of them
   __shared__ Mail mail;
   __shared__ RowTerms terms;
   const auto thread = static_cast<int>(threadIdx.x);
@@ -222,7 +222,8 @@ __device__ void fuse_row(const FusedArguments& a, const LogitScale& scale) {
   });
   // What lane 0 needs later comes along: from global memory it would hold up the block then.
   copy_async(input, a.combine.inputs + row);
-  copy_async(scalars, a.combine.scalars);
+  copy_async(scalars.factor, &a.combine.scalars->factor);
+  copy_async(scalars.class_sum, &a.combine.scalars->class_sum);
   __pipeline_commit();
   __pipeline_wait_prior(0);
 
@@ -239,9 +240,11 @@ __device__ void fuse_row(const FusedArguments& a, const LogitScale& scale) {
   ptx::barrier_cluster_wait();
   if (thread < 32) {
     PartStatistics part{max, sum, 0.0f, 0.0f};
-    const std::int64_t target = input.target - a.combine.objective.first - first;
-    if (target >= 0 && target < held.count * width && first + target < columns)
-      part.target_logit = to_float(reinterpret_cast<const Element*>(vectors)[target]) * scale.scale;
+    const std::int64_t id = a.combine.objective.first + first;  // of the part's first column
+    if (input.target >= id && input.target < min(id + held.count * width, id - first + columns)) {
+      const Element u = reinterpret_cast<const Element*>(vectors)[input.target - id];
+      part.target_logit = to_float(u) * scale.scale;
+    }
     if (thread < blocks) mail.send(part, block, thread);
     mail.wait();
     part = thread < blocks ? mail.parts[thread] : PartStatistics{-infinity(), 0.0f, 0.0f, 0.0f};
@@ -304,9 +307,10 @@ int attribute(cudaDeviceAttr which) {
   return value;
 }
 
-// Whether the device can run the kernel so; lets it have all shared memory that a block may have.
+// Lets the kernel have all shared memory that a block may have, for objects of any size at once.
+// Whether the device can run it so.
 template <bool scaled>
-bool runs(std::int64_t columns, int blocks) {
+bool prepare(std::int64_t columns, int blocks) {
   const auto kernel = fused_kernel<scaled>;
   cudaFuncAttributes built{};
   SHARDLOSS_CUDA(cudaFuncGetAttributes(&built, kernel));
@@ -334,8 +338,9 @@ int blocks_to_hold(std::int64_t columns) {
   };
   int blocks = 1;
   while (blocks < most_blocks && fit(blocks) < wanted_blocks) blocks *= 2;
-  const bool all_fit = fit(blocks) >= wanted_blocks / 2;
-  return all_fit && runs<false>(columns, blocks) && runs<true>(columns, blocks) ? blocks : 0;
+  // With fewer than half as many, a multiprocessor would wait for one phase after the other.
+  if (fit(blocks) < wanted_blocks / 2) return 0;
+  return prepare<false>(columns, blocks) && prepare<true>(columns, blocks) ? blocks : 0;
 }
 
 void fused_rows(const FusedArguments& a, cudaStream_t stream) {

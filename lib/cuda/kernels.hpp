@@ -216,8 +216,8 @@ struct FusedArguments {
 void fused_rows(const FusedArguments& arguments, cudaStream_t stream);
 
 /// Of how many blocks a cluster must be to hold a row of bfloat16 logits on the current device. 0:
-/// the row is too long, or the device or what the library was built for has no clusters. Once
-/// before fused_rows.
+/// the row is too long, or the device or what the library was built for has no clusters. Must have
+/// been called on a device before fused_rows is: it prepares the kernels there.
 int blocks_to_hold(std::int64_t columns);
 
 // ---- bias.cu

@@ -1,5 +1,5 @@
 // Rows of a chunk out of the caller's tensors: what the row brings beside its hidden state
-// (RowInput, 48 bytes), the hidden state itself, and the bias in another dtype.
+// (RowInput, 40 bytes), the hidden state itself, and the bias in another dtype.
 #include "device.cuh"
 
 namespace shardloss::detail::cuda {

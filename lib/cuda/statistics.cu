@@ -36,25 +36,21 @@ struct RowState {
   int column = INT_MAX;  // of the first maximum, once states are merged
 };
 
-// How a batch is added: as if its logits were ordinary; also where a z of -inf, whose exponential
-// is 0, would make a NaN of the sums; and where the maximum is far.
-enum class Care : std::uint8_t { none, infinite, far };
-
-// A batch's share of the sums. `from`: offset_of(max); far: max.
-template <unsigned features, Care care, int count>
+// A batch's share of the sums. `from`: offset_of(max); where the maximum is `far`, max. A z of
+// -inf, whose exponential is 0, must not make a NaN of them.
+template <unsigned features, bool far, int count>
 __device__ void add_terms(const float (&z)[count], const float (&w)[count], float from, float& sum,
                           float& centered, float& weighted) {
-  constexpr bool guarded = care != Care::none;
   sum = centered = weighted = 0.0f;
 #pragma unroll
   for (int i = 0; i < count; ++i) {
-    const float x = care == Care::far ? (z[i] - from) * log2_e : fmaf(z[i], log2_e, -from);
+    const float x = far ? (z[i] - from) * log2_e : fmaf(z[i], log2_e, -from);
     const float e = exp2_fast(x);
     sum += e;
     if constexpr ((features & (with_sums | with_soft)) != 0)
-      centered = fmaf(e, guarded ? fmaxf(x, lowest) : x, centered);
+      centered = fmaf(e, fmaxf(x, lowest), centered);
     if constexpr ((features & (with_soft | with_classes)) != 0)
-      weighted = guarded && w[i] == 0.0f ? weighted : fmaf(w[i], z[i], weighted);
+      weighted = w[i] == 0.0f ? weighted : fmaf(w[i], z[i], weighted);
   }
 }
 
@@ -64,8 +60,6 @@ __device__ void add(RowState& s, const float (&z)[count], const float (&w)[count
                     int present) {
   constexpr bool sums = (features & (with_sums | with_soft)) != 0;
   constexpr bool weights = (features & (with_soft | with_classes)) != 0;
-  // Guards take an operation or two of each element. A small batch can be looked at again.
-  constexpr bool retries = weights && count == width;
   float top = z[0];
 #pragma unroll
   for (int i = 1; i < count; ++i) top = fmaxf(top, z[i]);
@@ -77,13 +71,11 @@ __device__ void add(RowState& s, const float (&z)[count], const float (&w)[count
   if (is_far(s.max)) {
     const float from = s.max == -infinity() ? 0.0f : s.max;
     shift = (before - from) * log2_e;
-    add_terms<features, Care::far>(z, w, from, sum, centered, weighted);
+    add_terms<features, true>(z, w, from, sum, centered, weighted);
   } else {
     const float from = offset_of(s.max);
     shift = offset_of(before) - from;
-    add_terms<features, retries ? Care::none : Care::infinite>(z, w, from, sum, centered, weighted);
-    if (retries && isnan(centered + weighted))
-      add_terms<features, Care::infinite>(z, w, from, sum, centered, weighted);
+    add_terms<features, false>(z, w, from, sum, centered, weighted);
   }
   const float factor = exp2_fast(shift);
   if constexpr ((features & with_soft) != 0) {

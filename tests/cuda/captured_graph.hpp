@@ -23,18 +23,22 @@ class CapturedGraph {
       throw;
     }
     SHARDLOSS_TEST_CUDA_CALL(cudaStreamEndCapture(test_cuda_stream(), &graph));
+    const cudaError_t counted = cudaGraphGetNodes(graph, nullptr, &nodes_);
     const cudaError_t status = cudaGraphInstantiate(&runnable_, graph, 0);
     cudaGraphDestroy(graph);
+    SHARDLOSS_TEST_CUDA_CALL(counted);
     SHARDLOSS_TEST_CUDA_CALL(status);
   }
   ~CapturedGraph() { cudaGraphExecDestroy(runnable_); }
   CapturedGraph(const CapturedGraph&) = delete;
   CapturedGraph& operator=(const CapturedGraph&) = delete;
 
+  std::size_t nodes() const { return nodes_; }
   void replay() const { SHARDLOSS_TEST_CUDA_CALL(cudaGraphLaunch(runnable_, test_cuda_stream())); }
 
  private:
   cudaGraphExec_t runnable_ = nullptr;
+  std::size_t nodes_ = 0;
 };
 
 /// A pass, only enqueued. `saved`: where a pass of two steps keeps its rows.

@@ -197,6 +197,16 @@ Sample fill_all(const Problem& problem, std::int64_t rows, int ranks, Random& ra
   return sample;
 }
 
+// A sample of `p` with every value that it has drawn at random.
+Sample random_values(const Problem& p, int ranks, std::uint64_t seed, Random& random) {
+  const std::int64_t rows = random.chance(0.3) ? random.integer(0, p.max_rows) : p.max_rows;
+  Sample sample = fill_all(p, rows, ranks, random);
+  sample.seed = seed;
+  fill_row_values(sample, random);
+  fill_row_index(sample, random);
+  return sample;
+}
+
 }  // namespace
 
 std::int64_t Sample::first_row(int rank) const {
@@ -274,12 +284,23 @@ Sample random_sample(int ranks, std::uint64_t seed) {
     p.shard_widths = split_at_random(p.vocab_padded == 0 ? p.vocab : p.vocab_padded, ranks, random);
   draw_objective(p, random);
   draw_execution(p, random);
-  const std::int64_t rows = random.chance(0.3) ? random.integer(0, p.max_rows) : p.max_rows;
-  Sample sample = fill_all(p, rows, ranks, random);
-  sample.seed = seed;
-  fill_row_values(sample, random);
-  fill_row_index(sample, random);
-  return sample;
+  return random_values(p, ranks, seed, random);
+}
+
+Sample random_plain_sample(int ranks, std::uint64_t seed) {
+  Random random(seed * 6007 + static_cast<std::uint64_t>(ranks));
+  Problem p;
+  p.max_rows = random.pick<std::int64_t>({1, 2, 5, 7, 11});
+  p.hidden = random.pick<std::int64_t>({1, 2, 7, 8});
+  p.vocab = random.pick<std::int64_t>({1, 7, 64, 1003, 20011, 40003, 80001, 150001});
+  p.vocab_padded = random.chance(0.3) ? p.vocab + random.integer(1, 9) : 0;
+  p.dtype = DType::bfloat16;
+  draw_objective(p, random);
+  draw_execution(p, random);
+  p.softcap = p.label_smoothing = 0;
+  p.entropy = p.soft_targets = false;
+  p.accumulation = Accumulation::balanced;
+  return random_values(p, ranks, seed, random);
 }
 
 std::string describe_options(const Sample& sample) {
