@@ -245,9 +245,12 @@ __device__ void fuse_row(const FusedArguments& a, const LogitScale& scale) {
       const Element u = reinterpret_cast<const Element*>(vectors)[input.target - id];
       part.target_logit = to_float(u) * scale.scale;
     }
-    if (thread < blocks) mail.send(part, block, thread);
-    mail.wait();
-    part = thread < blocks ? mail.parts[thread] : PartStatistics{-infinity(), 0.0f, 0.0f, 0.0f};
+    if (blocks > 1) {  // a block has no other's memory to write to alone
+      if (thread < blocks) mail.send(part, block, thread);
+      mail.wait();
+      part = mail.parts[min(thread, blocks - 1)];
+    }
+    if (thread >= blocks) part = {-infinity(), 0.0f, 0.0f, 0.0f};
     const RowStatistics<float> merged = merge_parts(part);
     if (thread == 0) {
       if (block == 0) a.statistics[row] = merged;
