@@ -61,8 +61,8 @@ class Backend {
   /// logits: dU goes to the slot), tile by tile on the CPU, and the bias gradient is summed.
   virtual void grad_hidden(const Call& call, const Chunk& chunk, bool make_dlogits) = 0;
   /// Step 8, dW += dU^T X, where the weight gradient is asked for; `make_dlogits` as above.
-  /// Whichever of the two products comes first in a chunk makes the dlogits; the pass calls only
-  /// those asked for.
+  /// Whichever of the two products comes first in a chunk makes the dlogits, where
+  /// logits_and_statistics has not; the pass calls only those asked for.
   virtual void grad_weight(const Call& call, const Chunk& chunk, bool make_dlogits) = 0;
   /// After the reduction: this rank's positions of the slot's grad_hidden buffer into the result.
   virtual void store_grad_hidden(const Call& call, const Chunk& chunk) = 0;

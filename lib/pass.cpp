@@ -11,7 +11,7 @@
 //   8 dW               dW_r += dU^T X
 //   9 close            CUDA: one all-gather of headers
 //
-// On one rank nothing lies between 3 and 6: a backend may make the dlogits with the statistics.
+// On one rank nothing has to be asked between 3 and 6: a backend may do 5 and 6 with 3.
 // With several ranks, 2 and 3 of the next chunk run while 4 of this one is on the wire.
 #include "pass.hpp"
 

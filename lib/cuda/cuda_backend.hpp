@@ -83,8 +83,9 @@ class CudaBackend final : public Backend {
   /// products: float16 needs it, the others reach as far as float32.
   bool scales_gradients() const { return problem_.dtype == DType::float16; }
   int row_blocks() const;
-  /// Whether statistics, coefficients and dlogits of the call are one kernel: of one rank's plain
-  /// objective, where a row of logits fits into shared memory.
+  /// Whether statistics, coefficients and dlogits of the call are one kernel: a forward_backward of
+  /// one rank's plain objective in bfloat16, without argmax, correct and bias gradient, where a row
+  /// of logits fits into shared memory.
   bool fuses(const Call& call) const;
   bool kept(const Call& call, const Chunk& chunk) const;
   OutputMatrix logits_of(const Call& call, const Chunk& chunk) const;
