@@ -48,8 +48,8 @@ Sample rows_of(const Sample& batch, std::int64_t first, std::int64_t rows);
 /// A random problem with random options, sizes (1, primes, 8k + 3), shard widths (0 too), chunks.
 Sample random_sample(int ranks, std::uint64_t seed);
 
-/// The same of the plain objective in bfloat16: no soft targets, smoothing, entropy or cap; and with
-/// vocabularies up to 150001.
+/// The same of the plain objective in bfloat16: no soft targets, smoothing, entropy or cap; and
+/// with vocabularies up to 150001.
 Sample random_plain_sample(int ranks, std::uint64_t seed);
 
 /// What a failing random test prints: enough to see which options meet.
