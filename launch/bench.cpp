@@ -98,6 +98,11 @@ std::vector<Options> problems_of(const Options& options, int ranks) {
   return swept;
 }
 
+void write_report(const std::string& path, const Json& rows, bool complete) {
+  const Json report = {{"command", "bench"}, {"complete", complete}, {"rows", rows}};
+  write_text(path, report.dump(2) + "\n");
+}
+
 }  // namespace
 
 Options bench_options(const Options& options, const std::string& text, int ranks) {
@@ -208,13 +213,15 @@ int bench_command(World& world, const Options& options) {
   for (const Options& one : problems) {
     rows.push_back(bench_one(world, one));
     right = right && !is_wrong(rows.back());
+    // Row by row: a run that is ended from outside leaves those that it has.
+    if (!options.report.empty())
+      together(world.host(), [&] {
+        if (world.rank() == 0) write_report(options.report, rows, rows.size() == problems.size());
+        return true;
+      });
   }
   right = slowest(world.host(), right ? 0 : 1) == 0;  // only the first rank has what --alone gave
-  if (world.rank() == 0) {
-    const Json report = {{"command", "bench"}, {"rows", rows}};
-    if (!options.report.empty()) write_text(options.report, report.dump(2) + "\n");
-    if (!options.svg.empty()) draw_curve(options.svg, rows);
-  }
+  if (world.rank() == 0 && !options.svg.empty()) draw_curve(options.svg, rows);
   return right ? status_good : status_wrong;
 }
 
