@@ -11,6 +11,35 @@ find_gpus() {
   fi
 }
 
+# on_each_gpu FUNCTION ITEM...: FUNCTION GPU ITEM for all of them; two GPUs at most, each of which takes
+# the next item when it is free.
+on_each_gpu() {
+  local each="$1" next gpu pid workers=()
+  shift
+  local items=("$@")
+  next="$(mktemp)"
+  echo 0 > "$next"
+  take() {
+    local index lock
+    exec {lock}< "$next"
+    flock "$lock"
+    index="$(< "$next")"
+    echo $((index + 1)) > "$next"
+    exec {lock}<&-
+    echo "$index"
+  }
+  worker() {
+    local index
+    while index="$(take)" && ((index < ${#items[@]})); do "$each" "$1" "${items[index]}"; done
+  }
+  for gpu in "${gpus[@]:0:2}"; do
+    worker "$gpu" &
+    workers+=($!)
+  done
+  for pid in "${workers[@]}"; do wait "$pid"; done
+  rm -f "$next"
+}
+
 # build_for_gpus ROOT LOG TARGET...: builds into ROOT/build-cuda; the end of LOG where that fails.
 build_for_gpus() {
   local root="$1" log="$2" options=(-DCMAKE_BUILD_TYPE=Release -DSHARDLOSS_CUDA=ON) capability
