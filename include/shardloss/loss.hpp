@@ -43,9 +43,9 @@ struct Inputs {
 };
 
 /// What a call computes beside gradients; what is not given is not computed. All ranks ask for the
-/// same. Per-row outputs are [rows], any stride. Asking for argmax, correct or a
-/// bias gradient keeps a bfloat16 forward_backward on one GPU from the kernel that reads the logits
-/// once, and so may change last bits of the rest.
+/// same. Per-row outputs are [rows], any stride. Asking for argmax, correct or a bias gradient
+/// keeps a bfloat16 forward_backward on one GPU from the kernel that reads the logits once, and so
+/// may change last bits of the rest.
 struct Outputs {
   Tensor loss{};      ///< real; [rows] with Reduction::none, else a scalar, the same on every rank
   Tensor row_loss{};  ///< real; the unreduced loss of each row

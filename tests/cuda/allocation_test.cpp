@@ -32,12 +32,6 @@ Problem bare_problem(DType dtype = DType::bfloat16, Layout layout = Layout::repl
   return problem;
 }
 
-Style bare() {
-  Style style;
-  style.argmax = false;
-  return style;
-}
-
 /// Every kind of call, each only enqueued.
 class Calls {
  public:
@@ -52,7 +46,7 @@ class Calls {
                    device()),
         bare_sample_(fill(bare_problem(problem.dtype, problem.layout), ranks(), 64)),
         bare_loss_(bare_sample_.problem, communicator, device()),
-        bare_tensors_(bare_sample_, rank(), ranks(), device(), bare()) {
+        bare_tensors_(bare_sample_, rank(), ranks(), device(), without_argmax()) {
     total_.write(std::vector<double>{0});
     if (problem.layout == Layout::row_sharded)
       for (int r = 0; r < ranks(); ++r) rows_.push_back(sample_.own_rows(r));
@@ -231,7 +225,8 @@ TEST_F(Allocation, CallsStayInsideAWorkspaceOfThePlannedSize) {
   for (const DType dtype : {DType::float32, DType::bfloat16, DType::float16}) {
     for (const Layout layout : {Layout::replicated, Layout::row_sharded}) {
       expect_guards_hold(fill(full_problem(dtype, layout), ranks(), 61), communicator());
-      expect_guards_hold(fill(bare_problem(dtype, layout), ranks(), 61), communicator(), bare());
+      expect_guards_hold(fill(bare_problem(dtype, layout), ranks(), 61), communicator(),
+                         without_argmax());
     }
   }
 }

@@ -12,12 +12,6 @@ namespace {
 
 constexpr double infinity = std::numeric_limits<double>::infinity();
 
-Style bare() {
-  Style style;
-  style.argmax = false;
-  return style;
-}
-
 Problem problem_of(std::int64_t columns) {
   Problem problem = plain_problem(7, 4, columns * ranks(), DType::bfloat16);
   problem.chunking = {Chunking::Rule::rows, 4};
@@ -28,7 +22,7 @@ Problem problem_of(std::int64_t columns) {
 class FusedRows : public GpuTest {
  protected:
   /// Gradients and outputs against the reference.
-  void expect_right(const Sample& sample, const Style& style = bare()) const {
+  void expect_right(const Sample& sample, const Style& style = without_argmax()) const {
     expect_reference(sample, Way::fused, style);
   }
 
@@ -51,7 +45,7 @@ TEST_F(FusedRows, AreTakenWhereTheyFit) {
       cudaDeviceGetAttribute(&clusters, cudaDevAttrClusterLaunch, device().index));
   if (clusters == 0) GTEST_SKIP() << "the device has no clusters";
   for (const std::int64_t columns : {1003, 40003}) {
-    const std::size_t one = nodes(problem_of(columns), bare());
+    const std::size_t one = nodes(problem_of(columns), without_argmax());
     const std::size_t three = nodes(problem_of(columns), {});
     if (ranks() == 1)
       EXPECT_LT(one, three) << columns;
@@ -60,8 +54,8 @@ TEST_F(FusedRows, AreTakenWhereTheyFit) {
   }
   Problem capped = problem_of(1003);
   capped.softcap = 5;
-  EXPECT_EQ(nodes(capped, bare()), nodes(capped, {}));
-  EXPECT_EQ(nodes(problem_of(1000003), bare()), nodes(problem_of(1000003), {}));
+  EXPECT_EQ(nodes(capped, without_argmax()), nodes(capped, {}));
+  EXPECT_EQ(nodes(problem_of(1000003), without_argmax()), nodes(problem_of(1000003), {}));
 }
 
 // A block of an H200 holds 18432 columns of a row with five others beside it, eight blocks hold
@@ -79,7 +73,7 @@ TEST_F(FusedRows, OfRandomProblems) {
   for (std::uint64_t seed = 1; seed <= 60; ++seed) {
     const Sample sample = random_plain_sample(ranks(), seed);
     SCOPED_TRACE(describe_options(sample));
-    Style style = bare();
+    Style style = without_argmax();
     style.accumulate = seed % 3 == 0;
     style.target_dtype = seed % 5 == 0 ? DType::int32 : DType::int64;
     style.pad = seed % 7 == 0 ? 3 : 0;
@@ -95,7 +89,7 @@ TEST_F(FusedRows, OfRandomProblems) {
 // blocks of a row, and whole rows, have nothing else.
 TEST_F(FusedRows, MaskedByTheBias) {
   constexpr std::int64_t columns = 100003;
-  Style style = bare();
+  Style style = without_argmax();
   style.grad_weight = false;
   for (const double mask : {-infinity, -10066329600.0, -0x1.fep127}) {
     for (const std::int64_t kept : {std::int64_t{0}, std::int64_t{3}, columns / 2}) {
@@ -123,7 +117,7 @@ TEST_F(FusedRows, NaNAndInfinityStayInTheirRow) {
     Sample sample = fill(problem, ranks(), 14);
     const Loss loss = make(sample);
     const auto answer = [&] {
-      const Tensors tensors = place(sample, bare());
+      const Tensors tensors = place(sample, without_argmax());
       run(loss, tensors, Way::fused);
       return whole(sample, tensors.answer(), ranks());
     };
@@ -160,7 +154,7 @@ TEST_F(FusedRows, InvalidTargets) {
 TEST_F(FusedRows, ReplayedGiveTheSameBits) {
   const Sample sample = fill(problem_of(100003), ranks(), 16);
   const Loss loss = make(sample);
-  Tensors tensors = place(sample, bare());
+  Tensors tensors = place(sample, without_argmax());
   Saved unused = loss.make_saved();
   enqueue(loss, tensors, Way::fused, unused);
   loss.wait(test_stream());

@@ -139,9 +139,7 @@ TEST_F(SanitizerTarget, RowsInSharedMemory) {
       problem.hidden = 2;
       problem.vocab = columns * ranks();
       problem.logit_scale = scale;
-      Style style;
-      style.argmax = false;
-      expect_reference(fill(problem, ranks(), 88), Way::fused, style);
+      expect_reference(fill(problem, ranks(), 88), Way::fused, without_argmax());
     }
   }
 }

@@ -110,21 +110,6 @@ TEST_F(Wire, NoOptionTakesACallOrAByteMore) {
   }
 }
 
-/// K of WIRE.md: the fewest chunks of at most `most` rows of the group, where chunk i takes rows
-/// [i N_r / K, (i + 1) N_r / K) of every rank.
-std::int64_t chunks_of(const std::vector<std::int64_t>& split, std::int64_t most) {
-  if (std::accumulate(split.begin(), split.end(), std::int64_t{0}) == 0) return 0;
-  for (std::int64_t chunks = 1;; ++chunks) {
-    bool fits = true;
-    for (std::int64_t i = 0; i < chunks; ++i) {
-      std::int64_t rows = 0;
-      for (const std::int64_t own : split) rows += (i + 1) * own / chunks - i * own / chunks;
-      fits = fits && rows <= most;
-    }
-    if (fits) return chunks;
-  }
-}
-
 // The plan counts even rows, so that uneven ones are held against the formulas of WIRE.md.
 TEST_F(Wire, UnevenRowsTakeTheCallsAndBytesOfTheFormulas) {
   if (ranks() == 1) GTEST_SKIP() << "nothing leaves the rank";
@@ -143,7 +128,7 @@ TEST_F(Wire, UnevenRowsTakeTheCallsAndBytesOfTheFormulas) {
           Sample sample = fill_rows(problem, rows, ranks(), 32);
           sample.split = uneven_split(rows, ranks(), hole);
           SCOPED_TRACE(describe_options(sample));
-          const std::int64_t chunks = chunks_of(sample.split, chunk_rows);
+          const std::int64_t chunks = fewest_chunks(sample.split, chunk_rows);
           const std::int64_t exchange = 128 + 32 * chunk_rows;
           const std::int64_t gathered = sample.own_rows(rank()) * (width * e + 40);
           const std::int64_t gradient = rows * width * f;

@@ -28,6 +28,13 @@ struct Style {
   bool grad_weight = true;  ///< and the bias gradient, where there is a bias
 };
 
+/// Everything but argmax and correct: what a forward_backward of one GPU makes in one kernel.
+inline Style without_argmax() {
+  Style style;
+  style.argmax = false;
+  return style;
+}
+
 enum class Way { fused, two_step };
 
 /// The tensors. Outputs are poisoned: what a call leaves alone shows.

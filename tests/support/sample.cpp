@@ -303,6 +303,20 @@ Sample random_plain_sample(int ranks, std::uint64_t seed) {
   return random_values(p, ranks, seed, random);
 }
 
+std::int64_t fewest_chunks(const std::vector<std::int64_t>& rows_per_rank, std::int64_t most) {
+  if (std::accumulate(rows_per_rank.begin(), rows_per_rank.end(), std::int64_t{0}) == 0) return 0;
+  for (std::int64_t chunks = 1;; ++chunks) {
+    bool fits = true;
+    for (std::int64_t i = 0; i < chunks; ++i) {
+      std::int64_t rows = 0;
+      for (const std::int64_t own : rows_per_rank)
+        rows += (i + 1) * own / chunks - i * own / chunks;
+      fits = fits && rows <= most;
+    }
+    if (fits) return chunks;
+  }
+}
+
 std::string describe_options(const Sample& sample) {
   const Problem& p = sample.problem;
   std::ostringstream text;

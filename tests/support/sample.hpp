@@ -52,6 +52,10 @@ Sample random_sample(int ranks, std::uint64_t seed);
 /// with vocabularies up to 150001.
 Sample random_plain_sample(int ranks, std::uint64_t seed);
 
+/// K of WIRE.md, counted up one by one: the fewest chunks of at most `most` rows of the group,
+/// where chunk i takes rows [i N_r / K, (i + 1) N_r / K) of every rank.
+std::int64_t fewest_chunks(const std::vector<std::int64_t>& rows_per_rank, std::int64_t most);
+
 /// What a failing random test prints: enough to see which options meet.
 std::string describe_options(const Sample& sample);
 

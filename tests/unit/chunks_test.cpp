@@ -4,6 +4,8 @@
 
 #include <numeric>
 
+#include "sample.hpp"
+
 namespace shardloss::detail {
 namespace {
 
@@ -82,17 +84,7 @@ TEST(Chunks, OfAGroupAreAsFewAsKeepToTheLimit) {
     const auto ranks = static_cast<std::int64_t>(split.size());
     for (std::int64_t chunk_rows = ranks; chunk_rows < 40; ++chunk_rows) {
       const std::int64_t chunks = count_group_chunks(split, chunk_rows);
-      std::int64_t fewest = 0;
-      for (bool fits = false; !fits;) {
-        ++fewest;
-        fits = true;
-        for (std::int64_t i = 0; i < fewest; ++i) {
-          std::int64_t rows = 0;
-          for (const std::int64_t own : split) rows += (i + 1) * own / fewest - i * own / fewest;
-          fits = fits && rows <= chunk_rows;
-        }
-      }
-      EXPECT_EQ(chunks, fewest) << chunk_rows;
+      EXPECT_EQ(chunks, test::fewest_chunks(split, chunk_rows)) << chunk_rows;
       EXPECT_EQ(static_cast<std::int64_t>(cut_group_rows(split, chunk_rows, 2, 0).size()), chunks);
     }
   }
