@@ -1,10 +1,8 @@
 #include "watchdog.hpp"
 
 #include <algorithm>
-#include <array>
 #include <atomic>
 #include <cstdio>
-#include <string>
 #include <utility>
 
 namespace shardloss::detail {
@@ -14,48 +12,6 @@ namespace {
 template <class T>
 T read(T& field) {
   return std::atomic_ref<T>(field).load(std::memory_order_acquire);
-}
-
-// The words of a call on which ranks must agree, by Mailbox::disagreement - 1. lib numbers them; a
-// test holds the two lists together.
-constexpr std::array<const char*, 9> agreed = {"arguments",         "object",        "call number",
-                                               "operation",         "chunk",         "rows",
-                                               "requested outputs", "saved forward", "targets"};
-constexpr std::uint32_t differing_verdicts = 1;
-constexpr std::uint32_t differing_rows = 6;
-constexpr std::uint32_t differing_targets = 9;
-// In a word of rows: the others are a hash of rows_per_rank.
-constexpr std::uint64_t hashed_rows = std::uint64_t{1} << 63;
-// A verdict: the rank's host has aborted the call. Others: it refused its arguments.
-constexpr std::uint64_t given_up = 2;
-
-std::string print(std::uint64_t word, bool hexadecimal) {
-  char text[24];
-  std::snprintf(text, sizeof text, hexadecimal ? "%016llx" : "%lld",
-                static_cast<unsigned long long>(word));
-  return text;
-}
-
-// Differing targets leave every rank with the same collectives: wait() tells of them. After the
-// others the ranks' collectives do not match, so somebody would wait for good.
-std::optional<Error> disagreement(Mailbox& mailbox) {
-  const std::uint32_t field = read(mailbox.disagreement);
-  if (field == 0 || field == differing_targets || field > agreed.size()) return std::nullopt;
-  const std::string other = "rank " + std::to_string(read(mailbox.other_rank));
-  if (field == differing_verdicts) {
-    const std::uint64_t verdict = read(mailbox.other_value);
-    const std::string rank = verdict != 0 ? other : "rank 0";
-    if (std::max(read(mailbox.value), verdict) == given_up)
-      return Error(ErrorCode::peer, rank + " gave the call up", true);
-    return Error(ErrorCode::invalid_argument, rank + " refused the arguments of its call", true);
-  }
-  const std::uint64_t value = read(mailbox.value), other_value = read(mailbox.other_value);
-  const bool hashes = field == differing_rows && ((value | other_value) & hashed_rows) != 0;
-  const std::string label = hashes ? "rows_per_rank, as a hash" : agreed[field - 1];
-  return Error(ErrorCode::mismatch,
-               "in a call, " + label + ": " + other + " has " + print(other_value, hashes) +
-                   ", rank 0 has " + print(value, hashes),
-               true);
 }
 
 }  // namespace
@@ -139,7 +95,7 @@ void Watchdog::look(Clock::time_point now) {
 std::optional<Error> Watchdog::trouble(Entry& entry, Clock::time_point now) {
   if (auto error = entry.group->asynchronous_error()) return error;
   for (Box& box : entry.boxes) {
-    if (auto error = disagreement(*box.mailbox)) return error;
+    if (auto error = disagreement_in(*box.mailbox); error && error->fatal()) return error;
     if (auto error = overdue(box, now, entry.group->patience())) return error;
   }
   return std::nullopt;

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <bit>
 #include <cstddef>
 #include <cstdio>
@@ -10,7 +11,8 @@
 #include <type_traits>
 #include <vector>
 
-namespace shardloss::detail {
+namespace shardloss {
+namespace detail {
 namespace {
 
 constexpr std::uint64_t handshake_magic = 0x53686172644c6f73;  // "ShardLos"
@@ -156,6 +158,12 @@ std::string without_code(const char* text) {
   return colon == std::string::npos ? full : full.substr(colon + 2);
 }
 
+// Mailboxes are written by the device at any time.
+template <class T>
+T read(T& field) {
+  return std::atomic_ref<T>(field).load(std::memory_order_acquire);
+}
+
 }  // namespace
 
 std::optional<Error> disagreement(std::span<const CallHeader> headers) {
@@ -213,4 +221,13 @@ std::uint64_t handshake(Transport& transport, const char* what, const Problem& p
   return all.front().object;
 }
 
-}  // namespace shardloss::detail
+}  // namespace detail
+
+std::optional<Error> disagreement_in(Mailbox& mailbox) {
+  const std::uint32_t field = detail::read(mailbox.disagreement);
+  if (field == 0) return std::nullopt;
+  return detail::disagreement(field, detail::read(mailbox.other_rank), detail::read(mailbox.value),
+                              detail::read(mailbox.other_value));
+}
+
+}  // namespace shardloss

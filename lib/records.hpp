@@ -97,10 +97,13 @@ struct SavedRow {
   Real target_mass;    ///< soft targets: sum c_v q'_v
 };
 
-/// A chunk row's logit gradient: du_v = (p_v (A + G (z_v - M)) + B [v == y] + C_v) s (1 - (z_v /
-/// cap)^2), p_v = exp(z_v - M - log_sum), C_v = C c_v (smoothing) or C c_v q'_v (soft targets);
-/// semantics.md 3 with z centred at M, so that nothing large cancels. All four are divided by the
-/// chunk's power of two: on the CPU as they are kept here, on CUDA (float16) as they are read.
+/// A chunk row's logit gradient, in the form of OBJECTIVE.md:
+///
+///   du_v = (p_v (A + G (z_v - M)) + B [v == y] + C_v) s (1 - (z_v / cap)^2)
+///
+/// with p_v = exp(z_v - M - log_sum) and C_v = C c_v (smoothing) or C c_v q'_v (soft targets); z is
+/// centred at M, so that nothing large cancels. All four are divided by the chunk's power of two:
+/// on the CPU as they are kept here, on CUDA (float16) as they are read.
 template <class Real>
 struct RowCoefficients {
   Real max;
@@ -111,19 +114,6 @@ struct RowCoefficients {
   Real c;
   std::int64_t column;  ///< of the target in this shard, or -1
   std::int64_t row;     ///< RowInput::row
-};
-
-/// The objective with everything that does not depend on rows worked out.
-template <class Real>
-struct Objective {
-  Real scale;          ///< s
-  Real cap;            ///< 0: none
-  Real smoothing;      ///< a, in PyTorch's form
-  Real z_loss;         ///< k
-  std::int64_t vocab;  ///< V
-  std::int64_t ignore_index;
-  std::int64_t first;    ///< of this rank's shard
-  std::int64_t columns;  ///< true columns of this rank's shard
 };
 
 }  // namespace shardloss::detail

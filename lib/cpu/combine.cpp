@@ -1,24 +1,59 @@
 // Steps 4 and 5: the gathered statistics of a chunk become outputs, sums, and coefficients.
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
 #include <limits>
 
+#include "../objective.hpp"
 #include "logits.hpp"
-#include "objective.hpp"
 #include "steps.hpp"
 
 namespace shardloss::detail::cpu {
 namespace {
 
+// The statistics of position `row` in one of the P segments of an exchange.
+template <class Real>
+const RowStatistics<Real>& statistics_at(const std::byte* exchange, std::int64_t segment_bytes,
+                                         int rank, std::int64_t row) {
+  const std::byte* segment = exchange + rank * segment_bytes + sizeof(CallHeader);
+  return reinterpret_cast<const RowStatistics<Real>*>(segment)[row];
+}
+
+// Added up in rank order: every rank gets the same bits.
+template <class Real>
+CombinedRow<Real> combine_row(const std::byte* exchange, std::int64_t segment_bytes, int ranks,
+                              std::int64_t row) {
+  RowStatistics<double> all{};
+  all.max = minus_infinity<double>;
+  all.argmax = std::numeric_limits<std::int64_t>::max();
+  for (int rank = 0; rank < ranks; ++rank) {
+    const auto& s = statistics_at<Real>(exchange, segment_bytes, rank, row);
+    if (s.max > all.max || (s.max == all.max && s.argmax < all.argmax)) all.argmax = s.argmax;
+    if (s.max > all.max) all.max = s.max;
+  }
+  for (int rank = 0; rank < ranks; ++rank) {
+    const auto& s = statistics_at<Real>(exchange, segment_bytes, rank, row);
+    all.target_logit += s.target_logit;
+    all.weighted_sum += s.weighted_sum;
+    all.target_mass += s.target_mass;
+    if (s.max == minus_infinity<Real>) {
+      all.sum_exp += s.sum_exp;  // 0, or NaN
+      continue;
+    }
+    const double below = s.max - all.max;
+    const double shrink = std::exp(below);
+    all.sum_exp += s.sum_exp * shrink;
+    all.centered_sum += shrink == 0 ? 0.0 : (s.centered_sum + s.sum_exp * below) * shrink;
+  }
+  return {saved_of<Real>(all), static_cast<Real>(all.target_logit),
+          static_cast<Real>(all.weighted_sum), all.argmax};
+}
+
 template <class Real>
 CallObjective<Real> call_objective(const Context<Real>& context, const Call& call) {
   const Scalars& scalars = context.scalars(call);
-  CallObjective<Real> objective{};
-  objective.objective = context.objective;
-  objective.soft_targets = context.problem.soft_targets;
-  objective.class_weights = static_cast<const Real*>(call.in->class_weights.data());
-  objective.class_sum = scalars.class_sum;
-  objective.class_most = scalars.class_most;
-  objective.reduction = context.reduction_factor(call);
-  return objective;
+  return {context.objective, static_cast<const Real*>(call.in->class_weights.data()),
+          scalars.class_sum, scalars.class_most, context.reduction_factor(call)};
 }
 
 // The outputs of one of this rank's rows.
@@ -37,7 +72,7 @@ void store_row(const Context<Real>& context, const Call& call, std::int64_t row,
   write<std::uint8_t>(out.correct, row, correct ? 1 : 0);
   auto logprob = static_cast<Real>(-combined.target_nll());
   if (kind == RowKind::ignored) logprob = 0;
-  if (kind == RowKind::invalid) logprob = std::numeric_limits<Real>::quiet_NaN();
+  if (kind == RowKind::invalid) logprob = quiet_nan<Real>;
   write<Real>(out.target_logprob, row, logprob);
 }
 
@@ -50,19 +85,39 @@ void add_losses(const Context<Real>& context, const Call& call, const Chunk& chu
   for (std::int64_t row = 0; row < chunk.rows; ++row) {
     scalars.cross_entropy += losses[row].cross_entropy;
     scalars.z_loss += losses[row].z_loss;
-    const RowKind kind =
-        kind_of(context.objective, context.problem.soft_targets, inputs[row].target);
-    if (kind == RowKind::ordinary) ++scalars.counted;
+    if (context.objective.kind_of(inputs[row].target) == RowKind::ordinary) ++scalars.counted;
   }
 }
 
+// The power of two that brings a chunk's largest row magnitude near 1, or, in float16, where small
+// probabilities keep their digits: it ends at 65504 and 2^-24. The same on every rank: all know all
+// rows of a chunk.
 template <class Real>
-void normalise_chunk(const Context<Real>& context, const Call& call, const Chunk& chunk,
-                     const CallObjective<Real>& objective) {
-  // float16 ends at 65504 and 2^-24: large, so that small probabilities keep their digits.
-  const int exponent = context.plan.logits_dtype == DType::float16 ? 10 : 0;
-  context.chunk_scale(call, chunk) =
-      normalise(objective, exponent, context.coefficients(call, chunk), chunk.rows);
+int power_of(double magnitude, DType logits) {
+  // Products multiply by the power of two as Real: past its range an exact 0 would become inf x 0.
+  using Limits = std::numeric_limits<Real>;
+  if (magnitude == 0) return 0;
+  return std::clamp(std::ilogb(magnitude) - (logits == DType::float16 ? 10 : 0),
+                    Limits::min_exponent - 1, Limits::max_exponent - 1);
+}
+
+// Divides the coefficients of a chunk by its power of two.
+template <class Real>
+void normalise(const Context<Real>& context, const Call& call, const Chunk& chunk,
+               const CallObjective<Real>& objective) {
+  RowCoefficients<Real>* rows = context.coefficients(call, chunk);
+  double largest = 0;
+  for (std::int64_t i = 0; i < chunk.rows; ++i)
+    largest = std::max(largest, magnitude_of(objective, rows[i]));
+  const int power = power_of<Real>(largest, context.plan.logits_dtype);
+  for (std::int64_t i = 0; i < chunk.rows; ++i) {
+    RowCoefficients<Real>& k = rows[i];
+    k.a = std::scalbn(k.a, -power);
+    k.g = std::scalbn(k.g, -power);
+    k.b = std::scalbn(k.b, -power);
+    k.c = std::scalbn(k.c, -power);
+  }
+  context.chunk_scale(call, chunk) = std::ldexp(1.0, power);
 }
 
 }  // namespace
@@ -79,21 +134,20 @@ void combine(const Context<Real>& context, const Call& call, const Chunk& chunk)
   for (std::int64_t row = 0; row < chunk.rows; ++row) {
     const auto combined =
         combine_row<Real>(exchange, context.map.exchange_bytes, context.plan.ranks, row);
-    const RowLoss loss = loss_of(objective, inputs[row], combined);
+    const RowKind kind = context.objective.kind_of(inputs[row].target);
+    const RowLoss loss = loss_of(objective, kind, inputs[row], combined);
     losses[row] = loss;
     if (call.saved != nullptr) saved_rows<Real>(call, chunk)[row] = combined.saved;
     const std::int64_t own = row - chunk.own_begin;
     if (own >= 0 && own < chunk.own_rows) {
-      const RowKind kind =
-          kind_of(context.objective, context.problem.soft_targets, inputs[row].target);
       store_row(context, call, source_row(call, chunk.own_first + own), kind, inputs[row], combined,
                 loss);
     }
     if (call.gradients())
-      coefficients[row] = coefficients_of(objective, inputs[row], combined.saved);
+      coefficients[row] = coefficients_of(objective, kind, inputs[row], combined.saved);
   }
   add_losses(context, call, chunk);
-  if (call.gradients()) normalise_chunk(context, call, chunk, objective);
+  if (call.gradients()) normalise(context, call, chunk, objective);
 }
 
 template <class Real>
@@ -104,9 +158,10 @@ void recompute_coefficients(const Context<Real>& context, const Call& call, cons
   RowCoefficients<Real>* coefficients = context.coefficients(call, chunk);
 #pragma omp parallel for schedule(static)
   for (std::int64_t row = 0; row < chunk.rows; ++row) {
-    coefficients[row] = coefficients_of(objective, inputs[row], saved[row]);
+    const RowKind kind = context.objective.kind_of(inputs[row].target);
+    coefficients[row] = coefficients_of(objective, kind, inputs[row], saved[row]);
   }
-  normalise_chunk(context, call, chunk, objective);
+  normalise(context, call, chunk, objective);
 }
 
 #define SHARDLOSS_INSTANTIATE(Real)                                       \

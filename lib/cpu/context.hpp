@@ -7,6 +7,7 @@
 #include <type_traits>
 
 #include "../call.hpp"
+#include "../objective.hpp"
 #include "../workspace.hpp"
 #include "access.hpp"
 #include "products.hpp"

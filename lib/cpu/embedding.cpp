@@ -104,7 +104,7 @@ void embed_lookup(const Context<Real>& context, const EmbedCall& call, const Chu
   const std::int64_t columns = context.problem.hidden;
 #pragma omp parallel for schedule(static)
   for (std::int64_t row = 0; row < chunk.rows; ++row) {
-    const std::int64_t column = column_of(context.objective, ids[row]);
+    const std::int64_t column = context.objective.column_of(ids[row]);
     if (column >= 0) {
       copy_row(weight, column, rows, row, columns);
     } else {
@@ -136,7 +136,7 @@ void embed_scatter(const Context<Real>& context, const EmbedCall& call, const Ch
   auto* keys = reinterpret_cast<std::uint64_t*>(ids);
   std::int64_t count = 0;
   for (std::int64_t row = 0; row < chunk.rows; ++row) {
-    const std::int64_t column = column_of(context.objective, ids[row]);
+    const std::int64_t column = context.objective.column_of(ids[row]);
     if (column >= 0) keys[count++] = key_of(column, row);
   }
   std::sort(keys, keys + count);

@@ -4,9 +4,9 @@
 #include <limits>
 
 #include "../hash.hpp"
+#include "../objective.hpp"
 #include "convert.hpp"
 #include "headers.hpp"
-#include "objective.hpp"
 #include "row_steps.hpp"
 #include "steps.hpp"
 
@@ -51,7 +51,7 @@ void scan_rows(const Context<Real>& context, const Call& call, CallHeader& heade
       header.targets = mix(header.targets, target);
       if (call.in->row_index.given()) header.targets = mix(header.targets, row);
     }
-    const RowKind kind = kind_of(context.objective, soft, target);
+    const RowKind kind = context.objective.kind_of(target);
     if (kind == RowKind::ordinary) {
       const double weight = read_or<Real>(call.in->token_weights, row, 1);
       header.denominator += soft ? weight : weight * read_or<Real>(class_weights, target, 1);

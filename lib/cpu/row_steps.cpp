@@ -13,9 +13,6 @@ namespace shardloss::detail::cpu {
 namespace {
 
 template <class Real>
-constexpr Real minus_infinity = -std::numeric_limits<Real>::infinity();
-
-template <class Real>
 constexpr std::array<Real, block_size> make_ones() {
   std::array<Real, block_size> ones{};
   for (Real& one : ones) one = 1;
@@ -24,13 +21,6 @@ constexpr std::array<Real, block_size> make_ones() {
 
 template <class Real>
 alignas(64) constexpr std::array<Real, block_size> ones = make_ones<Real>();
-
-// Megatron's form is PyTorch's with another coefficient.
-double pytorch_smoothing(const Problem& problem) {
-  if (problem.label_smoothing_form == SmoothingForm::pytorch) return problem.label_smoothing;
-  const auto vocab = static_cast<double>(problem.vocab);
-  return problem.label_smoothing == 0 ? 0.0 : problem.label_smoothing * vocab / (vocab - 1);
-}
 
 // Sums relative to the maximum so far become sums relative to a larger one.
 template <class Real>
@@ -45,20 +35,6 @@ void raise_maximum(Real max, RowStatistics<Real>& s) {
 }
 
 }  // namespace
-
-template <class Real>
-Objective<Real> make_objective(const Problem& problem, const Shard& shard) {
-  Objective<Real> objective{};
-  objective.scale = static_cast<Real>(problem.logit_scale);
-  objective.cap = static_cast<Real>(problem.softcap);
-  objective.smoothing = static_cast<Real>(pytorch_smoothing(problem));
-  objective.z_loss = static_cast<Real>(problem.z_loss);
-  objective.vocab = problem.vocab;
-  objective.ignore_index = problem.ignore_index;
-  objective.first = shard.first;
-  objective.columns = shard.vocab;
-  return objective;
-}
 
 template <class Real>
 RowStatistics<Real> no_statistics(const Objective<Real>& objective) {
@@ -97,7 +73,7 @@ template <class Real>
 void RowSteps<Real>::add_statistics(const Real* u, std::int64_t column, std::int64_t n,
                                     const RowInput<Real>& input,
                                     RowStatistics<Real>& statistics) const {
-  const std::int64_t target = column_of(objective_, input.target);
+  const std::int64_t target = objective_.column_of(input.target);
   for (std::int64_t begin = 0; begin < n; begin += block_size) {
     add_block(u + begin, column + begin, std::min(block_size, n - begin), target, input.row,
               statistics);
@@ -193,8 +169,6 @@ const Real* RowSteps<Real>::weights(std::int64_t row, std::int64_t column, std::
   return buffer;
 }
 
-template Objective<float> make_objective(const Problem&, const Shard&);
-template Objective<double> make_objective(const Problem&, const Shard&);
 template RowStatistics<float> no_statistics(const Objective<float>&);
 template RowStatistics<double> no_statistics(const Objective<double>&);
 template class RowSteps<float>;

@@ -5,22 +5,11 @@
 #include <cstdint>
 
 #include "../call.hpp"
+#include "../objective.hpp"
 #include "../records.hpp"
-#include "shardloss/plan.hpp"
 #include "shardloss/problem.hpp"
 
 namespace shardloss::detail::cpu {
-
-/// The problem's objective as this rank's shard sees it.
-template <class Real>
-Objective<Real> make_objective(const Problem& problem, const Shard& shard);
-
-/// The place of a global id among the shard's true columns, or -1.
-template <class Real>
-std::int64_t column_of(const Objective<Real>& objective, std::int64_t id) {
-  const bool owned = id >= objective.first && id < objective.first + objective.columns;
-  return owned ? id - objective.first : -1;
-}
 
 /// Whether a row gives no gradient: it is ignored or invalid, or nothing weighs it. Its gradient is
 /// exactly 0 then, whatever its logits are.

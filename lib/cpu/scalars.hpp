@@ -18,12 +18,4 @@ struct Scalars {
       chunk_scale;  ///< of each slot: its coefficients times this are the true ones
 };
 
-/// What a row adds to the loss, weighted by t. Not rounded to float32: the denominator may bring
-/// back into its range what large weights took out of it.
-struct RowLoss {
-  double cross_entropy;
-  double z_loss;
-};
-static_assert(sizeof(RowLoss) == 2 * sizeof(double));  // what the plan counts
-
 }  // namespace shardloss::detail::cpu

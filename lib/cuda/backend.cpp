@@ -1,11 +1,11 @@
 // What the CUDA backend owns, how it chooses its products, and what waiting reports.
 #include <algorithm>
 #include <atomic>
+#include <optional>
 #include <set>
 #include <string>
 #include <thread>
 
-#include "../agreement.hpp"
 #include "../chunks.hpp"
 #include "cuda_backend.hpp"
 #include "gemm_description.hpp"
@@ -13,24 +13,6 @@
 namespace shardloss::detail {
 namespace cuda {
 namespace {
-
-Objective<float> objective_of(const Problem& problem, const Shard& shard) {
-  double smoothing = problem.label_smoothing;
-  if (smoothing != 0 && problem.label_smoothing_form == SmoothingForm::megatron) {
-    const auto vocab = static_cast<double>(problem.vocab);
-    smoothing *= vocab / (vocab - 1);
-  }
-  Objective<float> objective{};
-  objective.scale = static_cast<float>(problem.logit_scale);
-  objective.cap = static_cast<float>(problem.softcap);
-  objective.smoothing = static_cast<float>(smoothing);
-  objective.z_loss = static_cast<float>(problem.z_loss);
-  objective.vocab = problem.vocab;
-  objective.ignore_index = problem.ignore_index;
-  objective.first = shard.first;
-  objective.columns = shard.vocab;
-  return objective;
-}
 
 // Memory of a workspace or a Saved, whatever device is current.
 void release(std::byte* memory) {
@@ -72,7 +54,7 @@ CudaBackend::CudaBackend(const Problem& problem, const Plan& plan, const Workspa
       map_(map),
       transport_(transport),
       device_(device),
-      objective_(objective_of(problem, plan.shard)),
+      objective_(make_objective<float>(problem, plan.shard)),
       owned_(std::make_unique<Owned>()) {
   SHARDLOSS_CUDA(
       cudaDeviceGetAttribute(&multiprocessors_, cudaDevAttrMultiProcessorCount, device.index));
@@ -216,16 +198,15 @@ void CudaBackend::choose_gemms(Plan& plan) {
 
 void CudaBackend::report_disagreement(bool running) {
   Mailbox& box = *owned_->mailbox.host();
-  const std::uint32_t field = read(box.disagreement);
-  if (field == 0) return;
-  const Error error = disagreement(field, box.other_rank, box.value, box.other_value);
-  if (!error.fatal()) {
+  const std::optional<Error> error = disagreement_in(box);
+  if (!error) return;
+  if (!error->fatal()) {
     if (running) return;  // the pass ends by itself
     clear(box.disagreement);
     clear(box.invalid);  // of this call too
-    throw error;
+    throw *error;
   }
-  const Error first = transport_.fail(error);
+  const Error first = transport_.fail(*error);
   if (running) transport_.abort();
   throw first;
 }

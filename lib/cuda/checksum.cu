@@ -1,4 +1,5 @@
 // Whether two results are the same, without a place for both.
+#include "../hash.hpp"
 #include "device.cuh"
 
 namespace shardloss::detail::cuda {

@@ -1,14 +1,8 @@
-// From the statistics of all shards to losses, outputs and gradient coefficients, row by row:
-//
-//   lse = M + log_sum       nll = log_sum + (M - z_y)
-//   ce  = (1 - a) c_y nll + a / V (lse sum c - sum c z)     soft targets: lse sum c q' - sum c q' z
-//   row loss = t (ce + k lse^2)
-//
-// and the coefficients of coefficients.cuh. Every rank combines the same numbers in rank order and
-// gets the same bits. Reads P x C x 32 bytes. Each block leaves its sums and its largest magnitude;
-// the block that finishes last adds them up in order. A row's scalars are double: they cost
-// nothing, and large terms cancel in them.
-#include "coefficients.cuh"
+// From the statistics of all shards to losses, outputs and gradient coefficients, row by row, as
+// objective.hpp says. Every rank combines the same numbers in rank order and gets the same bits.
+// Reads P x C x 32 bytes. Each block leaves its sums and its largest magnitude; the block that
+// finishes last adds them up in order.
+#include "call_objective.cuh"
 #include "merge.cuh"
 
 namespace shardloss::detail::cuda {
@@ -16,85 +10,31 @@ namespace {
 
 constexpr int threads = 128;
 
-struct CombinedRow {
-  RowKind kind;
-  SavedRow<float> saved;
-  float target_logit;
-  float weighted_sum;
-  std::int64_t argmax;
-  double cross_entropy;  // t ce
-  double z_loss;         // t k lse^2
-};
-
-__device__ void combine_statistics(const CombineArguments& c, std::int64_t i, CombinedRow& row) {
+__device__ CombinedRow<float> combine_statistics(const CombineArguments& c, std::int64_t i) {
   const RowStatistics<float> s =
       merge_statistics(c.ranks, [&](int rank) -> const RowStatistics<float>& {
         const std::byte* segment = c.exchange + rank * c.segment_bytes + sizeof(CallHeader);
         return reinterpret_cast<const RowStatistics<float>*>(segment)[i];
       });
-  row.saved = saved_of(s);
-  row.target_logit = s.target_logit;
-  row.weighted_sum = s.weighted_sum;
-  row.argmax = s.argmax;
+  return {saved_of<float>(s), s.target_logit, s.weighted_sum, s.argmax};
 }
 
-__device__ double target_nll(const CombinedRow& row) {
-  return row.saved.log_sum + (static_cast<double>(row.saved.max) - row.target_logit);
-}
-
-// A weight of 0 keeps out an infinite loss; NaN is not hidden.
-__device__ double weighed(double weight, double loss) {
-  return weight == 0.0 && isinf(loss) ? 0.0 : weight * loss;
-}
-
-__device__ void set_loss(const CombineArguments& c, const RowInput<float>& input,
-                         CombinedRow& row) {
-  row.cross_entropy = row.kind == RowKind::invalid ? not_a_number() : 0.0;
-  row.z_loss = 0.0;
-  if (row.kind != RowKind::ordinary) return;
-  const double lse = static_cast<double>(row.saved.max) + row.saved.log_sum;
-  const double t = input.weight;
-  double ce = 0.0;
-  if (c.soft_targets) {
-    ce = lse * row.saved.target_mass - row.weighted_sum;
-  } else {
-    const double a = c.objective.smoothing;
-    // A coefficient of 0 keeps out what it multiplies, an infinite term too.
-    const double hard = (1.0 - a) * class_weight(c, input.target);
-    if (hard != 0.0) ce = hard * target_nll(row);
-    if (a != 0.0)
-      ce += a * (lse * c.scalars->class_sum - row.weighted_sum) /
-            static_cast<double>(c.objective.vocab);
-  }
-  row.cross_entropy = weighed(t, ce);
-  const double k = c.objective.z_loss;
-  if (k != 0.0) row.z_loss = weighed(t, k * lse * lse);
-}
-
-__device__ void write_outputs(const CombineArguments& c, std::int64_t i, const CombinedRow& row,
-                              const RowInput<float>& input) {
+__device__ void write_outputs(const CombineArguments& c, std::int64_t i, RowKind kind,
+                              const RowInput<float>& input, const CombinedRow<float>& row,
+                              const RowLoss& row_loss) {
   const std::int64_t own = i - c.own_begin;
   if (own < 0 || own >= c.own_rows) return;
   const std::int64_t at = caller_row(c.select, c.own_first + own);
-  const auto loss = static_cast<float>(row.cross_entropy + row.z_loss);
-  const bool ordinary = row.kind == RowKind::ordinary;
+  const auto loss = static_cast<float>(row_loss.cross_entropy + row_loss.z_loss);
+  const bool ordinary = kind == RowKind::ordinary;
   put(c.loss, at, loss);
   put(c.row_loss, at, loss);
-  put(c.lse, at, static_cast<float>(static_cast<double>(row.saved.max) + row.saved.log_sum));
-  const float logprob = ordinary ? -static_cast<float>(target_nll(row)) : 0.0f;
-  put(c.logprob, at, row.kind == RowKind::invalid ? not_a_number() : logprob);
+  put(c.lse, at, static_cast<float>(row.lse()));
+  const float logprob = ordinary ? -static_cast<float>(row.target_nll()) : 0.0f;
+  put(c.logprob, at, kind == RowKind::invalid ? not_a_number() : logprob);
   put(c.entropy, at, row.saved.log_sum - row.saved.centered_mean);
   put(c.argmax, at, row.argmax);
   put(c.correct, at, static_cast<std::uint8_t>(ordinary && row.argmax == input.target));
-}
-
-// The largest |du| that the row's coefficients allow, about; NaN and infinity do not count.
-__device__ float magnitude_of(const CombineArguments& c, const RowCoefficients<float>& row) {
-  const float log_vocab = logf(static_cast<float>(c.objective.vocab));
-  const float magnitude =
-      fabsf(c.objective.scale) * (fabsf(row.a) + fabsf(row.b) +
-                                  fabsf(row.c) * c.scalars->class_max + fabsf(row.g) * log_vocab);
-  return isfinite(magnitude) ? magnitude : 0.0f;
 }
 
 __device__ CombineShare fold_shares(CombineShare a, const CombineShare& b) {
@@ -105,22 +45,25 @@ __device__ CombineShare fold_shares(CombineShare a, const CombineShare& b) {
 }
 
 __device__ CombineShare combine_one(const CombineArguments& c, std::int64_t i) {
+  const CallObjective<float> objective = call_objective(c, *c.scalars);
   const RowInput<float> input = c.inputs[i];
-  CombinedRow row{};
-  row.kind = kind_of(c, input.target);
+  const RowKind kind = c.objective.kind_of(input.target);
+  SavedRow<float> saved;
+  RowLoss loss{};
   if (c.read != nullptr) {
-    row.saved = c.read[i];
+    saved = c.read[i];
   } else {
-    combine_statistics(c, i, row);
-    set_loss(c, input, row);
-    write_outputs(c, i, row, input);
-    if (c.write != nullptr) c.write[i] = row.saved;
+    const CombinedRow<float> row = combine_statistics(c, i);
+    loss = loss_of(objective, kind, input, row);
+    write_outputs(c, i, kind, input, row, loss);
+    saved = row.saved;
+    if (c.write != nullptr) c.write[i] = saved;
   }
-  CombineShare share{row.cross_entropy, row.z_loss, 0.0f};
+  CombineShare share{loss.cross_entropy, loss.z_loss, 0.0f};
   if (c.coefficients != nullptr) {
-    const RowCoefficients<float> k = coefficients_of(c, *c.scalars, row.kind, row.saved, input);
+    const RowCoefficients<float> k = coefficients_of(objective, kind, input, saved);
     c.coefficients[i] = k;
-    if (c.scales_gradients) share.magnitude = magnitude_of(c, k);
+    if (c.scales_gradients) share.magnitude = static_cast<float>(magnitude_of(objective, k));
   }
   return share;
 }

@@ -1,5 +1,5 @@
 /// \file
-/// What kernels share: element types, 16-byte accesses, the exponential, hashing, block reductions.
+/// What kernels share: element types, 16-byte accesses, the exponential, block reductions.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -129,15 +129,6 @@ __device__ inline std::int64_t caller_row(const RowSelection& s, std::int64_t i)
 
 __device__ inline std::int64_t group_row(const RowSelection& s, std::int64_t i) {
   return s.index != nullptr && s.index_is_number ? caller_row(s, i) : s.first + i;
-}
-
-/// Spreads a value over 64 bits: splitmix64's finaliser.
-__device__ inline std::uint64_t spread(std::uint64_t value) {
-  value ^= value >> 30;
-  value *= 0xbf58476d1ce4e5b9ULL;
-  value ^= value >> 27;
-  value *= 0x94d049bb133111ebULL;
-  return value ^ (value >> 31);
 }
 
 __device__ inline float warp_max(float x) {

@@ -20,13 +20,10 @@ __global__ void __launch_bounds__(threads)
   if (i < rows) out[i] = integer_at(ids, first + i);
 }
 
-__device__ bool owned(const Objective<float>& shard, std::int64_t id) {
-  return id >= shard.first && id < shard.first + shard.columns;
-}
-
-// Ignored ids may lie inside the vocabulary: they have no row all the same.
-__device__ bool looked_up(const Objective<float>& shard, std::int64_t id) {
-  return id != shard.ignore_index && owned(shard, id);
+// The row of the table's shard that an id names, or -1. Ignored ids may lie inside the vocabulary:
+// they have none all the same.
+__device__ std::int64_t row_of(const Objective<float>& shard, std::int64_t id) {
+  return id == shard.ignore_index ? -1 : shard.column_of(id);
 }
 
 // One warp a row.
@@ -37,8 +34,8 @@ __global__ void __launch_bounds__(threads)
   const std::int64_t row =
       static_cast<std::int64_t>(blockIdx.x) * (threads / 32) + threadIdx.x / 32;
   if (row >= rows) return;
-  const std::int64_t id = ids[row];
-  const T* source = looked_up(shard, id) ? weight + (id - shard.first) * stride : nullptr;
+  const std::int64_t place = row_of(shard, ids[row]);
+  const T* source = place >= 0 ? weight + place * stride : nullptr;
   T* target = out + row * width;
   for (std::int64_t i = threadIdx.x % 32; i < width; i += 32)
     target[i] = source == nullptr ? T{} : source[i];
@@ -51,7 +48,8 @@ __global__ void __launch_bounds__(threads)
                 std::uint32_t* keys, std::uint32_t* positions) {
   const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * threads + threadIdx.x;
   if (i >= rows) return;
-  keys[i] = looked_up(shard, ids[i]) ? static_cast<std::uint32_t>(ids[i] - shard.first) : elsewhere;
+  const std::int64_t place = row_of(shard, ids[i]);
+  keys[i] = place >= 0 ? static_cast<std::uint32_t>(place) : elsewhere;
   positions[i] = static_cast<std::uint32_t>(i);
 }
 

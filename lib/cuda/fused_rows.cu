@@ -1,7 +1,7 @@
 // Statistics, coefficients and gradient of each row of a chunk from one read and one write of its
 // logits, for the plain objective on one rank, where nothing has to be asked of others first:
 //
-//   max = max z     sum_exp = sum exp(z - max)     z_y     ->     A, B of coefficients.cuh
+//   max = max z     sum_exp = sum exp(z - max)     z_y     ->     A, B of objective.hpp
 //   du_v = (A exp(z_v - lse) + B [v == y]) s, in place
 //
 // A cluster of blocks holds a row in shared memory, each block a part, and sends the others the
@@ -19,7 +19,7 @@
 #include <cuda/ptx>
 
 #include "../workspace.hpp"
-#include "coefficients.cuh"
+#include "call_objective.cuh"
 #include "row_gradient.cuh"
 
 namespace shardloss::detail::cuda {
@@ -254,9 +254,10 @@ __device__ void fuse_row(const FusedArguments& a, const LogitScale& scale) {
     const RowStatistics<float> merged = merge_parts(part);
     if (thread == 0) {
       if (block == 0) a.statistics[row] = merged;
-      terms = terms_of(coefficients_of(a.combine, scalars, kind_of(a.combine, input.target),
-                                       saved_by(merged), input),
-                       scale.scale);
+      const RowKind kind = a.combine.objective.kind_of(input.target);
+      terms = terms_of(
+          coefficients_of(call_objective(a.combine, scalars), kind, input, saved_by(merged)),
+          scale.scale);
     }
   }
   __syncthreads();

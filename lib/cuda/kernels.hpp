@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "../objective.hpp"
 #include "../records.hpp"
 #include "scalars.hpp"
 #include "shardloss/communicator.hpp"
@@ -181,7 +182,6 @@ struct CombineArguments {
   const RowInput<float>* inputs = nullptr;  ///< [C]
   Objective<float> objective;
   const float* class_weights = nullptr;  ///< [V]
-  bool soft_targets = false;
   bool reduced = true;  ///< the factor of the reduction applies to the upstream of the loss
 
   RowSelection select;

@@ -8,6 +8,7 @@
 //
 // Two stages, both in a fixed order: blocks fold strided rows, one block folds the blocks. Reads N
 // targets and weights and, once, the V class weights.
+#include "../hash.hpp"
 #include "device.cuh"
 
 namespace shardloss::detail::cuda {
@@ -26,7 +27,7 @@ __device__ ScanShare fold_shares(ScanShare a, const ScanShare& b) {
   a.invalid += b.invalid;
   if (b.outside != 0 && (a.outside == 0 || b.outside < a.outside)) a.outside = b.outside;
   a.hash += b.hash;
-  a.class_max = fmaxf(a.class_max, b.class_max);
+  a.class_most = fmaxf(a.class_most, b.class_most);
   return a;
 }
 
@@ -40,10 +41,11 @@ __device__ void scan_row(const OpenArguments& o, std::int64_t i, ScanShare& shar
   if (o.whole) {
     share.hash +=
         spread(spread(static_cast<std::uint64_t>(i) + 1) + static_cast<std::uint64_t>(target) +
-               0x9e3779b97f4a7c15ULL * static_cast<std::uint64_t>(named));
+               golden_ratio * static_cast<std::uint64_t>(named));
   }
-  if (hard && target == o.objective.ignore_index) return;
-  if (target < 0 || target >= o.objective.vocab) {
+  const RowKind kind = o.objective.kind_of(target);
+  if (kind == RowKind::ignored) return;
+  if (kind == RowKind::invalid) {
     ++share.invalid;
     if (share.invalid == 1) {  // a thread's rows ascend, but their numbers need not
       share.invalid_row = group_row(o.select, i);
@@ -68,7 +70,7 @@ __global__ void __launch_bounds__(threads) scan_kernel(OpenArguments o) {
   if (o.class_weights != nullptr) {
     for (std::int64_t v = begin; v < o.objective.vocab; v += step) {
       share.class_sum += o.class_weights[v];
-      share.class_max = fmaxf(share.class_max, fabsf(o.class_weights[v]));
+      share.class_most = fmaxf(share.class_most, fabsf(o.class_weights[v]));
     }
   }
   share = block_fold<threads>(share, shared, fold_shares);
@@ -123,7 +125,7 @@ __global__ void __launch_bounds__(threads) open_kernel(OpenArguments o, int shar
   s.counted = total.counted;
   s.class_sum =
       o.class_weights != nullptr ? total.class_sum : static_cast<double>(o.objective.vocab);
-  s.class_max = o.class_weights != nullptr ? total.class_max : 1.0f;
+  s.class_most = o.class_weights != nullptr ? total.class_most : 1.0f;
   set_factor(s, o.reduction, o.normalizer);
   if (o.whole && header.invalid != 0) report_invalid(header, o.mailbox, s);
   *o.scalars = s;

@@ -262,7 +262,6 @@ CombineArguments CudaBackend::combine_arguments(const Call& call, const Chunk& c
   c.inputs = in<RowInput<float>>(call.workspace, Buffer::row_inputs, chunk.slot);
   c.objective = objective_;
   c.class_weights = reals_of(call.in->class_weights);
-  c.soft_targets = problem_.soft_targets;
   c.reduced = problem_.reduction != Reduction::none;
   c.select = selection(call);
   c.own_begin = chunk.own_begin;

@@ -1,5 +1,6 @@
 // Reproducible values for timing products: what a matrix holds decides how much power a product
 // draws, and so how fast it runs; zeros would flatter.
+#include "../hash.hpp"
 #include "device.cuh"
 
 namespace shardloss::detail::cuda {
@@ -14,7 +15,7 @@ __global__ void __launch_bounds__(threads)
   const std::int64_t step = static_cast<std::int64_t>(gridDim.x) * threads;
   for (std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * threads + threadIdx.x; i < count;
        i += step) {
-    const std::uint64_t x = spread(seed + static_cast<std::uint64_t>(i) * 0x9e3779b97f4a7c15ULL);
+    const std::uint64_t x = spread(seed + static_cast<std::uint64_t>(i) * golden_ratio);
     float sum = -2.0f;
     for (int k = 0; k < 4; ++k) sum += static_cast<float>(x >> (16 * k) & 0xffff) * (1.0f / 65535);
     out[i] = from_float<T>(deviation * 1.7320508f * sum);

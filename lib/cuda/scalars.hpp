@@ -27,7 +27,7 @@ struct PassScalars {
   double factor;          ///< of the reduction: 1, 1 / denominator or 1 / normalizer
   std::int64_t counted;   ///< ordinary rows of the group
   double class_sum;       ///< sum of the class weights; V where there are none
-  float class_max;        ///< largest magnitude among them; 1 where there are none
+  float class_most;       ///< largest magnitude among them; 1 where there are none
   double cross_entropy;   ///< running sums over the rows combined so far
   double z_loss;
   ChunkScale scale[2];  ///< of the chunk in each slot
@@ -44,7 +44,7 @@ struct ScanShare {
   std::int64_t invalid_value;
   std::int64_t outside;  ///< 1 + the first place at which the row index points outside; 0: none
   std::uint64_t hash;
-  float class_max;
+  float class_most;
 };
 
 /// One block's share of a chunk's combination.

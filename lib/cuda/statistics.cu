@@ -241,9 +241,9 @@ __device__ void write_row(const StatisticsArguments& a, const LogitScale& scale,
   if (a.argmax && begin < o.columns)
     result.argmax = o.first + (s.column == INT_MAX ? begin : s.column);
   if constexpr ((features & with_soft) == 0) {
-    const std::int64_t column = a.inputs[row].target - o.first;
+    const std::int64_t column = o.column_of(a.inputs[row].target);
     float slope;
-    if (owns_target && column >= 0 && column < o.columns)
+    if (owns_target && column >= 0)
       result.target_logit =
           logit<T, (features & with_cap) != 0>(to_float(logits[column]), scale, slope);
   }

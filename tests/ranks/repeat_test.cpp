@@ -282,7 +282,7 @@ TEST_F(Repeat, WorkspaceSavedAndTensorsMustNotMeet) {
                [&] { loss.forward(tensors.inputs(), outputs, nullptr, on); });
 }
 
-// semantics.md 5: the error does not grow with the number of chunks.
+// The error does not grow with the number of chunks.
 TEST_F(Repeat, ManyChunksAreAsExactAsOne) {
   for (std::int64_t rows : {64, 1}) {
     Problem problem = plain_problem(64, 16, 37, DType::bfloat16);

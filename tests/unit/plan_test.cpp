@@ -53,7 +53,7 @@ TEST(Plan, BuffersAreAlignedDoNotMeetAndFillTheWorkspace) {
   }
 }
 
-// performance.md: L C V_r logits (L = 1 at P = 1, else 2) + k C D fp32 (k = 0 at P = 1, else 2;
+// The floor: L C V_r logits (L = 1 at P = 1, else 2) + k C D fp32 (k = 0 at P = 1, else 2;
 // row_sharded: + 2 C D of X) + GEMM workspace <= 64 MiB + O(N).
 TEST(Plan, WorkspaceKeepsToTheFormula) {
   for (DeviceKind device : {DeviceKind::cpu, DeviceKind::cuda}) {

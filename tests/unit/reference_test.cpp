@@ -21,7 +21,7 @@ double objective(const ReferenceProblem& p) {
   double sum = 0;
   for (std::size_t i = 0; i < r.loss.size(); ++i) sum += up(p.upstream_loss, i, 1) * r.loss[i];
   for (std::size_t i = 0; i < r.lse.size(); ++i) {
-    // Ignored rows have no gradient, whatever the upstreams: semantics.md 2.
+    // Ignored rows have no gradient, whatever the upstreams.
     if (p.soft_targets.empty() && p.targets[i] == p.ignore_index) continue;
     if (std::isnan(r.lse[i])) continue;
     sum += up(p.upstream_lse, i, 0) * r.lse[i];

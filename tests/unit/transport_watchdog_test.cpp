@@ -107,53 +107,48 @@ struct Found {
   std::uint64_t value, other_value;
 };
 
-TEST_F(WatchdogTest, SaysOfADisagreementWhatTheLibrarySays) {
-  constexpr std::uint32_t rows = 1 + offsetof(detail::CallHeader, rows) / sizeof(std::uint64_t);
-  std::vector<Found> all = {{rows, detail::hashed_rows | 4, detail::hashed_rows | 0xabcdef}};
+void leave(const Found& found, Mailbox& box) {
+  box.other_rank = 3;
+  box.value = found.value;
+  box.other_value = found.other_value;
+  std::atomic_ref(box.disagreement).store(found.field);
+}
+
+constexpr std::uint32_t verdict_field = 1;
+constexpr std::uint32_t rows_field = 1 + offsetof(detail::CallHeader, rows) / sizeof(std::uint64_t);
+
+TEST_F(WatchdogTest, EndsOnADisagreementThatLeavesCollectivesUnequal) {
+  std::vector<Found> all = {{rows_field, detail::hashed_rows | 4, detail::hashed_rows | 0xabcdef},
+                            {verdict_field, 0, detail::given_up}};
   for (std::uint32_t field = 2; field < detail::agreed_words; ++field) all.push_back({field, 4, 5});
   for (const Found& found : all) {
     Mailbox box{};
     ScriptedGroup other({}, 20s);
     watchdog.add(other);
     watchdog.watch(other, box);
-    box.other_rank = 3;
-    box.value = found.value;
-    box.other_value = found.other_value;
-    set(box.disagreement, found.field);
+    leave(found, box);
     const auto error = other.ended_within(slack);
     watchdog.remove(other);
     ASSERT_TRUE(error) << found.field;
-    EXPECT_EQ(std::string(error->what()),
-              detail::disagreement(found.field, 3, found.value, found.other_value).what());
-    EXPECT_EQ(error->code(), ErrorCode::mismatch);
+    const Error said = detail::disagreement(found.field, 3, found.value, found.other_value);
+    EXPECT_STREQ(error->what(), said.what());
+    EXPECT_EQ(error->code(), said.code());
+    EXPECT_TRUE(error->fatal());
+    EXPECT_EQ(std::atomic_ref(box.aborted).load(), 1u);
   }
 }
 
-TEST_F(WatchdogTest, EndsOnArgumentsThatARankRefused) {
-  begin();
-  mailbox.other_rank = 1;
-  mailbox.other_value = 1;
-  set(mailbox.disagreement, 1u);
-  const auto error = group->ended_within(slack);
-  ASSERT_TRUE(error);
-  EXPECT_EQ(std::string(error->what()), detail::disagreement(1, 1, 0, 1).what());
-}
-
-TEST_F(WatchdogTest, EndsOnACallThatARankGaveUp) {
-  begin();
-  mailbox.value = detail::given_up;
-  set(mailbox.disagreement, 1u);
-  const auto error = group->ended_within(slack);
-  ASSERT_TRUE(error);
-  EXPECT_EQ(error->code(), ErrorCode::peer);
-  EXPECT_EQ(std::string(error->what()), detail::disagreement(1, 1, detail::given_up, 0).what());
-}
-
-TEST_F(WatchdogTest, LeavesDifferingTargetsToWait) {
-  begin();
-  set(mailbox.disagreement, static_cast<std::uint32_t>(detail::agreed_words));
-  EXPECT_FALSE(detail::disagreement(detail::agreed_words, 1, 0, 1).fatal());
-  EXPECT_FALSE(group->ended_within(100ms));
+TEST_F(WatchdogTest, LeavesWhatEveryRankFindsToWait) {
+  for (const Found& found : {Found{detail::agreed_words, 4, 5}, Found{verdict_field, 0, 1}}) {
+    Mailbox box{};
+    ScriptedGroup other({}, 20s);
+    watchdog.add(other);
+    watchdog.watch(other, box);
+    leave(found, box);
+    EXPECT_FALSE(detail::disagreement(found.field, 3, found.value, found.other_value).fatal());
+    EXPECT_FALSE(other.ended_within(100ms)) << found.field;
+    watchdog.remove(other);
+  }
 }
 
 TEST_F(WatchdogTest, EndsFailingGroupsTogether) {

@@ -1,0 +1,225 @@
+/// \file
+/// The objective, and what it makes of a row's statistics: its loss, and the coefficients of its
+/// gradient (OBJECTIVE.md has the derivation). Both backends compute what stands here. A row's
+/// scalars are double: they cost nothing, and large terms cancel in them.
+///
+///   lse = M + log_sum       nll = log_sum + (M - z_y)
+///   ce  = (1 - a) c_y nll + a / V (lse sum c - sum c z)
+///   row loss = t (ce + k lse^2)
+///
+///   A = t L ((1 - a) c_y + a / V sum c + 2 k lse) + g_lse - g_logprob + g_entropy (E_p[z] - M)
+///   B = -t L (1 - a) c_y + g_logprob     C = -t L a / V     G = -g_entropy
+///
+/// with L the upstream of the loss times the factor of the reduction. Soft targets q' instead:
+///
+///   ce = lse sum c q' - sum c q' z
+///   A  = t L (sum c q' + 2 k lse) + g_lse + g_entropy (E_p[z] - M)     B = 0     C = -t L
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <limits>
+
+#include "host_device.hpp"
+#include "records.hpp"
+#include "shardloss/plan.hpp"
+#include "shardloss/problem.hpp"
+
+namespace shardloss::detail {
+
+template <class Real>
+inline constexpr Real minus_infinity = -std::numeric_limits<Real>::infinity();
+template <class Real>
+inline constexpr Real quiet_nan = std::numeric_limits<Real>::quiet_NaN();
+
+/// Rows differ in what they give and where they count: an ignored one nowhere, an invalid one is
+/// NaN in the loss and has no gradient.
+enum class RowKind : std::uint8_t { ordinary, ignored, invalid };
+
+/// The objective with everything that does not depend on rows worked out, as one rank sees it.
+template <class Real>
+struct Objective {
+  Real scale;      ///< s
+  Real cap;        ///< 0: none
+  Real smoothing;  ///< a, in PyTorch's form
+  Real z_loss;     ///< k
+  bool soft_targets;
+  std::int64_t vocab;  ///< V
+  std::int64_t ignore_index;
+  std::int64_t first;    ///< of this rank's shard
+  std::int64_t columns;  ///< true columns of this rank's shard
+
+  SHARDLOSS_HOST_DEVICE RowKind kind_of(std::int64_t target) const {
+    if (soft_targets) return RowKind::ordinary;
+    if (target == ignore_index) return RowKind::ignored;
+    return target >= 0 && target < vocab ? RowKind::ordinary : RowKind::invalid;
+  }
+
+  /// The place of a global id among the shard's true columns, or -1.
+  SHARDLOSS_HOST_DEVICE std::int64_t column_of(std::int64_t id) const {
+    const auto place = static_cast<std::uint64_t>(id) - static_cast<std::uint64_t>(first);
+    return place < static_cast<std::uint64_t>(columns) ? static_cast<std::int64_t>(place) : -1;
+  }
+};
+
+template <class Real>
+Objective<Real> make_objective(const Problem& problem, const Shard& shard) {
+  double smoothing = problem.label_smoothing;
+  // Megatron's form is PyTorch's with another coefficient.
+  if (smoothing != 0 && problem.label_smoothing_form == SmoothingForm::megatron) {
+    const auto vocab = static_cast<double>(problem.vocab);
+    smoothing *= vocab / (vocab - 1);
+  }
+  Objective<Real> objective{};
+  objective.scale = static_cast<Real>(problem.logit_scale);
+  objective.cap = static_cast<Real>(problem.softcap);
+  objective.smoothing = static_cast<Real>(smoothing);
+  objective.z_loss = static_cast<Real>(problem.z_loss);
+  objective.soft_targets = problem.soft_targets;
+  objective.vocab = problem.vocab;
+  objective.ignore_index = problem.ignore_index;
+  objective.first = shard.first;
+  objective.columns = shard.vocab;
+  return objective;
+}
+
+/// The objective with what one call adds to it.
+template <class Real>
+struct CallObjective {
+  Objective<Real> objective;
+  const Real* class_weights;  ///< [V], or null
+  double class_sum;           ///< sum of c_v over the vocabulary; V without class weights
+  double class_most;          ///< largest |c_v|; 1 without
+  double reduction;  ///< what a reduced loss is multiplied by: 1, or 1 / denominator (0: 0)
+
+  SHARDLOSS_HOST_DEVICE double class_weight(std::int64_t target) const {
+    return class_weights == nullptr ? 1.0 : static_cast<double>(class_weights[target]);
+  }
+};
+
+/// A row over the whole vocabulary.
+template <class Real>
+struct CombinedRow {
+  SavedRow<Real> saved;
+  Real target_logit;
+  Real weighted_sum;
+  std::int64_t argmax;
+
+  SHARDLOSS_HOST_DEVICE double lse() const {
+    return static_cast<double>(saved.max) + saved.log_sum;
+  }
+  /// lse - z_y, without the cancellation of the two.
+  SHARDLOSS_HOST_DEVICE double target_nll() const {
+    return saved.log_sum + (static_cast<double>(saved.max) - target_logit);
+  }
+};
+
+/// What a row adds to the loss, weighted by t. Not rounded to float32: the denominator may bring
+/// back into its range what large weights took out of it.
+struct RowLoss {
+  double cross_entropy;
+  double z_loss;
+};
+static_assert(sizeof(RowLoss) == 2 * sizeof(double));  // what the plan counts
+
+/// From statistics over the whole vocabulary, which may be kept more precisely than what is saved.
+/// A row of nothing but -inf has no softmax.
+template <class Real, class Sum>
+SHARDLOSS_HOST_DEVICE SavedRow<Real> saved_of(const RowStatistics<Sum>& s) {
+  const bool empty = s.max == minus_infinity<Sum>;
+  return {static_cast<Real>(s.max),
+          empty ? quiet_nan<Real> : static_cast<Real>(std::log(static_cast<double>(s.sum_exp))),
+          static_cast<Real>(s.centered_sum / s.sum_exp), static_cast<Real>(s.target_mass)};
+}
+
+/// A weight of 0 keeps out an infinite loss; NaN is not hidden.
+SHARDLOSS_HOST_DEVICE inline double weighed(double weight, double loss) {
+  return weight == 0 && std::isinf(loss) ? 0.0 : weight * loss;
+}
+
+template <class Real>
+SHARDLOSS_HOST_DEVICE RowLoss loss_of(const CallObjective<Real>& call, RowKind kind,
+                                      const RowInput<Real>& input, const CombinedRow<Real>& row) {
+  if (kind == RowKind::ignored) return {0.0, 0.0};
+  if (kind == RowKind::invalid) return {quiet_nan<double>, 0.0};
+  const double lse = row.lse();
+  double cross_entropy = 0;
+  if (call.objective.soft_targets) {
+    cross_entropy = lse * row.saved.target_mass - row.weighted_sum;
+  } else {
+    const double a = call.objective.smoothing;
+    // A coefficient of 0 keeps out what it multiplies, an infinite term too.
+    const double hard = (1 - a) * call.class_weight(input.target);
+    if (hard != 0) cross_entropy = hard * row.target_nll();
+    if (a != 0) {
+      cross_entropy +=
+          a * (lse * call.class_sum - row.weighted_sum) / static_cast<double>(call.objective.vocab);
+    }
+  }
+  const double t = input.weight;
+  const double k = call.objective.z_loss;
+  return {weighed(t, cross_entropy), k == 0 ? 0.0 : weighed(t, k * lse * lse)};
+}
+
+/// The coefficients of a row before the chunk's power of two; all 0 unless it is ordinary.
+template <class Real>
+SHARDLOSS_HOST_DEVICE RowCoefficients<Real> coefficients_of(const CallObjective<Real>& call,
+                                                            RowKind kind,
+                                                            const RowInput<Real>& input,
+                                                            const SavedRow<Real>& row) {
+  const Objective<Real>& o = call.objective;
+  RowCoefficients<Real> out{};
+  out.max = row.max;
+  out.log_sum = row.log_sum;
+  out.column = -1;
+  out.row = input.row;
+  if (kind != RowKind::ordinary) return out;
+
+  double a = 0, b = 0, c = 0;
+  const double loss = input.upstream_loss * call.reduction * input.weight;
+  if (loss != 0) {
+    if (o.soft_targets) {
+      a = row.target_mass;
+      c = -loss;
+    } else {
+      const double smoothing = o.smoothing;
+      const double hard = (1 - smoothing) * call.class_weight(input.target);
+      a = hard;
+      b = -loss * hard;
+      if (smoothing != 0) {
+        const double even = smoothing / static_cast<double>(o.vocab);
+        a += even * call.class_sum;
+        c = -loss * even;
+      }
+    }
+    if (o.z_loss != 0)
+      a += 2 * static_cast<double>(o.z_loss) * (static_cast<double>(row.max) + row.log_sum);
+    a *= loss;
+  }
+  a += static_cast<double>(input.upstream_lse) - input.upstream_logprob;
+  b += input.upstream_logprob;
+  if (input.upstream_entropy != 0) {
+    a += static_cast<double>(input.upstream_entropy) * row.centered_mean;
+    out.g = -input.upstream_entropy;
+  }
+  out.a = static_cast<Real>(a);
+  out.b = static_cast<Real>(b);
+  out.c = static_cast<Real>(c);
+  if (!o.soft_targets) out.column = o.column_of(input.target);
+  return out;
+}
+
+/// The largest |du| that the row's coefficients allow, about; 0 where that is not finite.
+template <class Real>
+SHARDLOSS_HOST_DEVICE double magnitude_of(const CallObjective<Real>& call,
+                                          const RowCoefficients<Real>& row) {
+  const double log_vocab = std::log(static_cast<double>(call.objective.vocab));
+  const double magnitude =
+      std::abs(static_cast<double>(call.objective.scale)) *
+      (std::abs(static_cast<double>(row.a)) + std::abs(static_cast<double>(row.b)) +
+       std::abs(static_cast<double>(row.c)) * call.class_most +
+       std::abs(static_cast<double>(row.g)) * log_vocab);
+  return std::isfinite(magnitude) ? magnitude : 0.0;
+}
+
+}  // namespace shardloss::detail
