@@ -39,15 +39,15 @@ std::string to_string(const Plan& plan) {
   }
   line(out, "saved          %.2f MiB, logits of %lld rows kept",
        mebibytes(static_cast<double>(plan.saved_bytes)), static_cast<long long>(plan.kept_rows));
-  line(out, "products of a chunk");
+  out += "products of a chunk\n";
   for (const PlannedGemm& gemm : plan.gemms) {
     line(out, "  %-12s %lld x %lld x %lld  %s", gemm.name.c_str(), static_cast<long long>(gemm.m),
          static_cast<long long>(gemm.n), static_cast<long long>(gemm.k), gemm.algorithm.c_str());
   }
   if (!plan.collectives.empty())
-    line(out,
-         "collectives of a pass of max_rows rows (bytes this rank contributes; row_sharded: of "
-         "rows spread evenly)");
+    out +=
+        "collectives of a pass of max_rows rows (bytes this rank contributes; row_sharded: of rows "
+        "spread evenly)\n";
   for (const PlannedCollective& item : plan.collectives) {
     line(out, "  %-16s %-12s %-14s %6lld calls %14lld bytes  = %s", item.way.c_str(),
          item.name.c_str(), item.kind.c_str(), static_cast<long long>(item.calls),
