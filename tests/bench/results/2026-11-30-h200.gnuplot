@@ -11,27 +11,27 @@ set key outside below
 set grid
 # MiB, pass, its three products alone
 $one_4096 << EOD
-157.4 51.31 51.25
-282.7 41.98 41.22
-533.3 39.25 39.78
-1034.5 38.78 39.14
+157.4 50.80 50.59
+282.7 41.73 40.81
+533.3 39.55 38.94
+1034.5 38.65 38.29
 EOD
 $two_4096 << EOD
-314.8 21.78 21.92
-597.6 20.61 20.36
-1163.2 20.14 20.02
+314.8 21.57 21.92
+597.6 20.42 19.96
+1163.2 20.18 20.12
 EOD
 $one_2048 << EOD
-180.1 31.84 30.04
-328.2 25.56 24.39
-624.3 24.21 22.60
-1216.5 23.75 22.57
+180.1 31.96 29.71
+328.2 25.30 24.19
+624.3 24.21 22.64
+1216.5 23.71 22.58
 EOD
 $one_2304 << EOD
-282.1 60.01 57.98
-532.2 51.43 48.62
-1032.3 47.09 45.75
-2032.5 46.57 44.15
+282.1 59.75 56.76
+532.2 50.47 49.21
+1032.3 46.20 43.36
+2032.5 45.23 43.83
 EOD
 plot $one_4096 using 1:2 with linespoints linetype 1 pointtype 7 title '4096 x 128256, one GPU', $one_4096 using 1:3 with lines linetype 1 dashtype 2 title 'its products alone', \
      $two_4096 using 1:2 with linespoints linetype 2 pointtype 7 title '4096 x 128256, two GPUs', $two_4096 using 1:3 with lines linetype 2 dashtype 2 title 'its products alone', \

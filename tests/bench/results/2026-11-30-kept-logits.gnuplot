@@ -10,9 +10,9 @@ set key bottom left
 set grid
 # MiB kept, measured, the line of 8NVD - 2mVD operations through the first point
 $d << EOD
-0 54.78 54.78
-501 51.39 51.36
-1002 48.30 47.94
-2004 42.03 41.09
+0 54.12 54.12
+501 50.69 50.74
+1002 47.32 47.36
+2004 41.35 40.59
 EOD
 plot $d using 1:2 with linespoints pointtype 7 title 'measured', $d using 1:3 with lines dashtype 2 title 'by its operations'
