@@ -225,7 +225,7 @@ std::uint64_t handshake(Transport& transport, const char* what, const Problem& p
 
 std::optional<Error> disagreement_in(Mailbox& mailbox) {
   const std::uint32_t field = detail::read(mailbox.disagreement);
-  if (field == 0) return std::nullopt;
+  if (field == 0 || field > detail::agreed_words) return std::nullopt;
   return detail::disagreement(field, detail::read(mailbox.other_rank), detail::read(mailbox.value),
                               detail::read(mailbox.other_value));
 }

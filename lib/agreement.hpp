@@ -15,8 +15,8 @@
 namespace shardloss::detail {
 
 /// What the headers of a call, in rank order, disagree in. A refused argument (of another rank) is
-/// Error(invalid_argument); targets alone are a mismatch that leaves the communicator good,
-/// everything else is a fatal mismatch.
+/// Error(invalid_argument), a call that a rank gave up a fatal Error(peer); targets alone are a
+/// mismatch that leaves the communicator good, everything else is a fatal mismatch.
 std::optional<Error> disagreement(std::span<const CallHeader> headers);
 
 /// The same from the one field that a device found: `field` is 1 + its place among agreed_names.

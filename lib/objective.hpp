@@ -1,7 +1,7 @@
 /// \file
 /// The objective, and what it makes of a row's statistics: its loss, and the coefficients of its
-/// gradient (OBJECTIVE.md has the derivation). Both backends compute what stands here. A row's
-/// scalars are double: they cost nothing, and large terms cancel in them.
+/// gradient (RowCoefficients). Both backends compute what stands here; OBJECTIVE.md explains it. A
+/// row's scalars are double: they cost nothing, and large terms cancel in them.
 ///
 ///   lse = M + log_sum       nll = log_sum + (M - z_y)
 ///   ce  = (1 - a) c_y nll + a / V (lse sum c - sum c z)
@@ -62,18 +62,20 @@ struct Objective {
   }
 };
 
+/// Label smoothing in PyTorch's form: Megatron's is the same with another coefficient.
+inline double pytorch_smoothing(const Problem& problem) {
+  if (problem.label_smoothing == 0 || problem.label_smoothing_form == SmoothingForm::pytorch)
+    return problem.label_smoothing;
+  const auto vocab = static_cast<double>(problem.vocab);
+  return problem.label_smoothing * vocab / (vocab - 1);
+}
+
 template <class Real>
 Objective<Real> make_objective(const Problem& problem, const Shard& shard) {
-  double smoothing = problem.label_smoothing;
-  // Megatron's form is PyTorch's with another coefficient.
-  if (smoothing != 0 && problem.label_smoothing_form == SmoothingForm::megatron) {
-    const auto vocab = static_cast<double>(problem.vocab);
-    smoothing *= vocab / (vocab - 1);
-  }
   Objective<Real> objective{};
   objective.scale = static_cast<Real>(problem.logit_scale);
   objective.cap = static_cast<Real>(problem.softcap);
-  objective.smoothing = static_cast<Real>(smoothing);
+  objective.smoothing = static_cast<Real>(pytorch_smoothing(problem));
   objective.z_loss = static_cast<Real>(problem.z_loss);
   objective.soft_targets = problem.soft_targets;
   objective.vocab = problem.vocab;
@@ -105,9 +107,6 @@ struct CombinedRow {
   Real weighted_sum;
   std::int64_t argmax;
 
-  SHARDLOSS_HOST_DEVICE double lse() const {
-    return static_cast<double>(saved.max) + saved.log_sum;
-  }
   /// lse - z_y, without the cancellation of the two.
   SHARDLOSS_HOST_DEVICE double target_nll() const {
     return saved.log_sum + (static_cast<double>(saved.max) - target_logit);
@@ -122,8 +121,8 @@ struct RowLoss {
 };
 static_assert(sizeof(RowLoss) == 2 * sizeof(double));  // what the plan counts
 
-/// From statistics over the whole vocabulary, which may be kept more precisely than what is saved.
-/// A row of nothing but -inf has no softmax.
+/// What is saved of statistics over the whole vocabulary, which may be more precise. A row of
+/// nothing but -inf has no softmax.
 template <class Real, class Sum>
 SHARDLOSS_HOST_DEVICE SavedRow<Real> saved_of(const RowStatistics<Sum>& s) {
   const bool empty = s.max == minus_infinity<Sum>;
@@ -142,18 +141,18 @@ SHARDLOSS_HOST_DEVICE RowLoss loss_of(const CallObjective<Real>& call, RowKind k
                                       const RowInput<Real>& input, const CombinedRow<Real>& row) {
   if (kind == RowKind::ignored) return {0.0, 0.0};
   if (kind == RowKind::invalid) return {quiet_nan<double>, 0.0};
-  const double lse = row.lse();
+  const double lse = row.saved.lse();
   double cross_entropy = 0;
   if (call.objective.soft_targets) {
     cross_entropy = lse * row.saved.target_mass - row.weighted_sum;
   } else {
-    const double a = call.objective.smoothing;
+    const double smoothing = call.objective.smoothing;
     // A coefficient of 0 keeps out what it multiplies, an infinite term too.
-    const double hard = (1 - a) * call.class_weight(input.target);
+    const double hard = (1 - smoothing) * call.class_weight(input.target);
     if (hard != 0) cross_entropy = hard * row.target_nll();
-    if (a != 0) {
-      cross_entropy +=
-          a * (lse * call.class_sum - row.weighted_sum) / static_cast<double>(call.objective.vocab);
+    if (smoothing != 0) {
+      cross_entropy += smoothing * (lse * call.class_sum - row.weighted_sum) /
+                       static_cast<double>(call.objective.vocab);
     }
   }
   const double t = input.weight;
@@ -176,25 +175,24 @@ SHARDLOSS_HOST_DEVICE RowCoefficients<Real> coefficients_of(const CallObjective<
   if (kind != RowKind::ordinary) return out;
 
   double a = 0, b = 0, c = 0;
-  const double loss = input.upstream_loss * call.reduction * input.weight;
-  if (loss != 0) {
+  const double upstream = input.upstream_loss * call.reduction * input.weight;  // t L
+  if (upstream != 0) {
     if (o.soft_targets) {
       a = row.target_mass;
-      c = -loss;
+      c = -upstream;
     } else {
       const double smoothing = o.smoothing;
       const double hard = (1 - smoothing) * call.class_weight(input.target);
       a = hard;
-      b = -loss * hard;
+      b = -upstream * hard;
       if (smoothing != 0) {
         const double even = smoothing / static_cast<double>(o.vocab);
         a += even * call.class_sum;
-        c = -loss * even;
+        c = -upstream * even;
       }
     }
-    if (o.z_loss != 0)
-      a += 2 * static_cast<double>(o.z_loss) * (static_cast<double>(row.max) + row.log_sum);
-    a *= loss;
+    if (o.z_loss != 0) a += 2 * static_cast<double>(o.z_loss) * row.lse();
+    a *= upstream;
   }
   a += static_cast<double>(input.upstream_lse) - input.upstream_logprob;
   b += input.upstream_logprob;

@@ -7,6 +7,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "host_device.hpp"
+
 namespace shardloss::detail {
 
 enum class Operation : std::uint64_t {
@@ -43,7 +45,8 @@ static_assert(sizeof(CallHeader) == 128);
 
 inline constexpr int agreed_words = 9;
 
-/// Verdicts: this rank's arguments are invalid; its host has aborted the call.
+/// Verdicts: this rank's arguments are invalid (CPU; on CUDA such a rank throws by itself, and its
+/// peers end by their deadline); its host has aborted the call.
 inline constexpr std::uint64_t refused = 1;
 inline constexpr std::uint64_t given_up = 2;
 
@@ -95,6 +98,8 @@ struct SavedRow {
   Real log_sum;        ///< log sum exp(z - M); lse = M + log_sum, kept apart for large M
   Real centered_mean;  ///< E_p[z] - M, where entropy is asked
   Real target_mass;    ///< soft targets: sum c_v q'_v
+
+  SHARDLOSS_HOST_DEVICE double lse() const { return static_cast<double>(max) + log_sum; }
 };
 
 /// A chunk row's logit gradient, in the form of OBJECTIVE.md:

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "checker.hpp"
+#include "objective.hpp"
 #include "shardloss/error.hpp"
 #include "validate.hpp"
 
@@ -86,10 +87,9 @@ void validate_objective(const Problem& p) {
   SHARDLOSS_REQUIRE(p.label_smoothing >= 0 && p.label_smoothing <= 1,
                     "label_smoothing is " + number(p.label_smoothing) + ", wanted 0 .. 1");
   if (p.label_smoothing_form == SmoothingForm::megatron && p.label_smoothing > 0) {
-    const double vocab = static_cast<double>(p.vocab);
     SHARDLOSS_REQUIRE(p.vocab > 1,
                       "label_smoothing_form megatron needs a vocab of at least 2, found 1");
-    SHARDLOSS_REQUIRE(p.label_smoothing * vocab / (vocab - 1) <= 1,
+    SHARDLOSS_REQUIRE(pytorch_smoothing(p) <= 1,
                       "label_smoothing " + number(p.label_smoothing) +
                           " in megatron's form is more than 1 for vocab " +
                           std::to_string(p.vocab));

@@ -49,9 +49,9 @@ struct alignas(64) Mailbox {
   std::int64_t invalid_value;  ///< the target there; or the entry
 };
 
-/// What kernels found the ranks of a call to differ in; none: nothing so far. Fatal where the
-/// ranks' collectives no longer match, so that somebody would wait for good; whatever is not fatal
-/// is told by wait(). May be called while kernels write.
+/// The disagreement of ranks that kernels have reported, if any. Fatal where the ranks' collectives
+/// no longer match, so that somebody would wait for good; one in targets alone is not, and wait()
+/// tells of it. May be called while kernels write.
 SHARDLOSS_API std::optional<Error> disagreement_in(Mailbox& mailbox);
 
 /// How ranks talk: one implementation each for a single process, MPI and NCCL, and open to others.

@@ -18,7 +18,8 @@ namespace shardloss {
 ///
 /// Of the problem it uses max_rows (of a call), hidden, vocab, vocab_padded, shard_widths, dtype,
 /// layout, grad_weight and chunking. Ids outside [0, vocab) give a zero row and no gradient, and
-/// Error(invalid_target) from the next wait(); padding an input with ignore_index is silent.
+/// Error(invalid_target) from the next wait(); padding an input with an ignore_index outside is
+/// silent. Inside, ignore_index is an id like others: it ignores targets, not inputs.
 ///
 /// ids: [rows] int32 or int64, any stride. replicated: the same on all ranks; output [rows, D]
 /// comes back whole and bitwise the same on every rank. row_sharded: each rank passes its own ids

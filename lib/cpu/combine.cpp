@@ -45,15 +45,20 @@ CombinedRow<Real> combine_row(const std::byte* exchange, std::int64_t segment_by
     all.sum_exp += s.sum_exp * shrink;
     all.centered_sum += shrink == 0 ? 0.0 : (s.centered_sum + s.sum_exp * below) * shrink;
   }
-  return {saved_of<Real>(all), static_cast<Real>(all.target_logit),
-          static_cast<Real>(all.weighted_sum), all.argmax};
+  return {.saved = saved_of<Real>(all),
+          .target_logit = static_cast<Real>(all.target_logit),
+          .weighted_sum = static_cast<Real>(all.weighted_sum),
+          .argmax = all.argmax};
 }
 
 template <class Real>
 CallObjective<Real> call_objective(const Context<Real>& context, const Call& call) {
   const Scalars& scalars = context.scalars(call);
-  return {context.objective, static_cast<const Real*>(call.in->class_weights.data()),
-          scalars.class_sum, scalars.class_most, context.reduction_factor(call)};
+  return {.objective = context.objective,
+          .class_weights = static_cast<const Real*>(call.in->class_weights.data()),
+          .class_sum = scalars.class_sum,
+          .class_most = scalars.class_most,
+          .reduction = context.reduction_factor(call)};
 }
 
 // The outputs of one of this rank's rows.
@@ -65,7 +70,7 @@ void store_row(const Context<Real>& context, const Call& call, std::int64_t row,
   const auto total = static_cast<Real>(loss.cross_entropy + loss.z_loss);
   if (context.problem.reduction == Reduction::none) write<Real>(out.loss, row, total);
   write<Real>(out.row_loss, row, total);
-  write<Real>(out.lse, row, static_cast<Real>(combined.lse()));
+  write<Real>(out.lse, row, static_cast<Real>(combined.saved.lse()));
   write<Real>(out.entropy, row, combined.saved.log_sum - combined.saved.centered_mean);
   write<std::int64_t>(out.argmax, row, combined.argmax);
   const bool correct = kind == RowKind::ordinary && combined.argmax == input.target;

@@ -68,7 +68,7 @@ template <class Real>
 void fill_left_out_rows(const Context<Real>& context, const Call& call) {
   if (!call.in->row_index.given()) return;
   const Outputs& out = *call.out;
-  constexpr Real unknown = std::numeric_limits<Real>::quiet_NaN();
+  constexpr Real unknown = quiet_nan<Real>;
   for (std::int64_t row = 0; row < call.hidden_rows; ++row) {
     if (context.problem.reduction == Reduction::none) write<Real>(out.loss, row, 0);
     write<Real>(out.row_loss, row, 0);

@@ -2,13 +2,20 @@
 // objective.hpp says. Every rank combines the same numbers in rank order and gets the same bits.
 // Reads P x C x 32 bytes. Each block leaves its sums and its largest magnitude; the block that
 // finishes last adds them up in order.
-#include "call_objective.cuh"
 #include "merge.cuh"
 
 namespace shardloss::detail::cuda {
 namespace {
 
 constexpr int threads = 128;
+
+__device__ CallObjective<float> call_objective(const CombineArguments& c) {
+  return {.objective = c.objective,
+          .class_weights = c.class_weights,
+          .class_sum = c.scalars->class_sum,
+          .class_most = c.scalars->class_most,
+          .reduction = c.reduced ? c.scalars->factor : 1.0};
+}
 
 __device__ CombinedRow<float> combine_statistics(const CombineArguments& c, std::int64_t i) {
   const RowStatistics<float> s =
@@ -29,7 +36,7 @@ __device__ void write_outputs(const CombineArguments& c, std::int64_t i, RowKind
   const bool ordinary = kind == RowKind::ordinary;
   put(c.loss, at, loss);
   put(c.row_loss, at, loss);
-  put(c.lse, at, static_cast<float>(row.lse()));
+  put(c.lse, at, static_cast<float>(row.saved.lse()));
   const float logprob = ordinary ? -static_cast<float>(row.target_nll()) : 0.0f;
   put(c.logprob, at, kind == RowKind::invalid ? not_a_number() : logprob);
   put(c.entropy, at, row.saved.log_sum - row.saved.centered_mean);
@@ -45,7 +52,7 @@ __device__ CombineShare fold_shares(CombineShare a, const CombineShare& b) {
 }
 
 __device__ CombineShare combine_one(const CombineArguments& c, std::int64_t i) {
-  const CallObjective<float> objective = call_objective(c, *c.scalars);
+  const CallObjective<float> call = call_objective(c);
   const RowInput<float> input = c.inputs[i];
   const RowKind kind = c.objective.kind_of(input.target);
   SavedRow<float> saved;
@@ -54,16 +61,16 @@ __device__ CombineShare combine_one(const CombineArguments& c, std::int64_t i) {
     saved = c.read[i];
   } else {
     const CombinedRow<float> row = combine_statistics(c, i);
-    loss = loss_of(objective, kind, input, row);
+    loss = loss_of(call, kind, input, row);
     write_outputs(c, i, kind, input, row, loss);
     saved = row.saved;
     if (c.write != nullptr) c.write[i] = saved;
   }
   CombineShare share{loss.cross_entropy, loss.z_loss, 0.0f};
   if (c.coefficients != nullptr) {
-    const RowCoefficients<float> k = coefficients_of(objective, kind, input, saved);
+    const RowCoefficients<float> k = coefficients_of(call, kind, input, saved);
     c.coefficients[i] = k;
-    if (c.scales_gradients) share.magnitude = static_cast<float>(magnitude_of(objective, k));
+    if (c.scales_gradients) share.magnitude = static_cast<float>(magnitude_of(call, k));
   }
   return share;
 }

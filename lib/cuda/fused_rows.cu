@@ -19,7 +19,6 @@
 #include <cuda/ptx>
 
 #include "../workspace.hpp"
-#include "call_objective.cuh"
 #include "row_gradient.cuh"
 
 namespace shardloss::detail::cuda {
@@ -254,10 +253,14 @@ __device__ void fuse_row(const FusedArguments& a, const LogitScale& scale) {
     const RowStatistics<float> merged = merge_parts(part);
     if (thread == 0) {
       if (block == 0) a.statistics[row] = merged;
-      const RowKind kind = a.combine.objective.kind_of(input.target);
-      terms = terms_of(
-          coefficients_of(call_objective(a.combine, scalars), kind, input, saved_by(merged)),
-          scale.scale);
+      const CombineArguments& c = a.combine;
+      const RowKind kind = c.objective.kind_of(input.target);
+      const CallObjective<float> call{.objective = c.objective,
+                                      .class_weights = c.class_weights,
+                                      .class_sum = scalars.class_sum,
+                                      .class_most = 1.0,  // float16 alone asks for it
+                                      .reduction = c.reduced ? scalars.factor : 1.0};
+      terms = terms_of(coefficients_of(call, kind, input, saved_by(merged)), scale.scale);
     }
   }
   __syncthreads();

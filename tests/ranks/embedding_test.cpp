@@ -198,6 +198,20 @@ TEST_F(Embedding, IdsOutsideTheVocabularyGiveZeroRowsAndAnErrorThatNamesThem) {
   lookup.expect_gradient(0.25);
 }
 
+// It ignores targets: as an input it is a token like others.
+TEST_F(Embedding, AnIgnoreIndexInsideTheVocabularyIsLookedUp) {
+  for (const Layout layout : {Layout::replicated, Layout::row_sharded}) {
+    Problem p = problem(DType::float32, layout);
+    p.ignore_index = 3;
+    const Lookup lookup(p, 29);
+    const VocabParallelEmbedding embedding = make_embedding(p);
+    forward(embedding, lookup);
+    lookup.expect_output();
+    backward(embedding, lookup);
+    lookup.expect_gradient(0.25);
+  }
+}
+
 TEST_F(Embedding, IdsThatDifferBetweenRanksAreAMismatchOnAll) {
   if (ranks() == 1 || on_gpu()) return;
   const VocabParallelEmbedding embedding = make_embedding(problem());
