@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <limits>
@@ -42,7 +43,7 @@ po::variables_map read(Command command, int argc, const char* const* argv) {
   if (map.count("config") != 0) {
     const auto path = map["config"].as<std::string>();
     std::ifstream file(path);
-    if (!file) refuse("config", path, "a readable file");
+    if (!file || std::filesystem::is_directory(path)) refuse("config", path, "a readable file");
     po::store(po::parse_config_file(file, description), map);
   }
   return map;

@@ -86,7 +86,7 @@ std::vector<double> target_weights(const ReferenceProblem& p, std::int64_t row) 
                          ? (p.targets[static_cast<std::size_t>(row)] == v ? 1.0 : 0.0)
                          : p.soft_targets[static_cast<std::size_t>(row * padded(p) + v)];
     weights[static_cast<std::size_t>(v)] =
-        class_weight(p, v) * ((1 - a) * q + a / static_cast<double>(p.vocab));
+        times((1 - a) * q + a / static_cast<double>(p.vocab), class_weight(p, v));
   }
   return weights;
 }
@@ -98,14 +98,16 @@ Row softmax_row(const ReferenceProblem& p, std::int64_t index) {
   row.u = products(p, index);
   row.z = logits(p, row.u);
   row.max = *std::max_element(row.z.begin(), row.z.end());
-  double sum = 0;
+  // Sums over the vocabulary: equal terms would drift in double.
+  long double sum = 0, mean = 0;
   for (const double z : row.z) sum += std::exp(z - row.max);
-  row.log_sum = std::log(sum);
+  row.log_sum = static_cast<double>(std::log(sum));
   row.lse = row.max + row.log_sum;
   for (const double z : row.z) {
-    row.probability.push_back(std::exp(z - row.max) / sum);
-    row.mean += times(row.probability.back(), z - row.max);
+    row.probability.push_back(static_cast<double>(std::exp(z - row.max) / sum));
+    mean += times(row.probability.back(), z - row.max);
   }
+  row.mean = static_cast<double>(mean);
   return row;
 }
 
@@ -135,12 +137,14 @@ void put_outputs(const ReferenceProblem& p, Row& row, ReferenceResult& out) {
   if (row.kind != RowKind::ordinary) return;
 
   row.weights = target_weights(p, row.index);
-  double ce = 0, terms = 0;
+  long double sum = 0;
+  double terms = 0;
   for (std::size_t v = 0; v < row.z.size(); ++v) {
-    ce += times(row.weights[v], row.lse - row.z[v]);
+    sum += times(row.weights[v], row.lse - row.z[v]);
     if (std::isfinite(row.z[v]))
       terms += std::abs(row.weights[v]) * (std::abs(row.lse) + std::abs(row.z[v]));
   }
+  const auto ce = static_cast<double>(sum);
   const double t = token_weight(p, row.index);
   // A coefficient of 0 keeps out what it multiplies, an infinite term too.
   const double squared = p.z_loss == 0 ? 0 : p.z_loss * row.lse * row.lse;

@@ -130,8 +130,9 @@ void finish_terms(ReferenceTerms& terms) {
 void put_gradients(const ReferenceProblem& p, const Row& row, double factor,
                    const std::vector<double>& w_norms, ReferenceResult& out) {
   if (row.kind != RowKind::ordinary) return;
-  double mass = 0;
-  for (const double weight : row.weights) mass += weight;
+  long double sum = 0;
+  for (const double weight : row.weights) sum += weight;
+  const auto mass = static_cast<double>(sum);
   std::vector<Derivative> du(row.z.size());
   for (std::size_t v = 0; v < du.size(); ++v) {
     du[v] = derivative(p, row, v, mass, factor);

@@ -11,6 +11,8 @@
 #include <type_traits>
 #include <vector>
 
+#include "number.hpp"
+
 namespace shardloss {
 namespace detail {
 namespace {
@@ -39,9 +41,7 @@ std::string print(Field::Kind kind, std::uint64_t word) {
   char text[40];
   switch (kind) {
     case Field::integer: return std::to_string(static_cast<std::int64_t>(word));
-    case Field::real:
-      std::snprintf(text, sizeof text, "%.17g", std::bit_cast<double>(word));
-      return text;
+    case Field::real: return number(std::bit_cast<double>(word));
     case Field::hexadecimal:
       std::snprintf(text, sizeof text, "%016llx", static_cast<unsigned long long>(word));
       return text;

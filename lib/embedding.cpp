@@ -12,7 +12,7 @@ namespace shardloss {
 namespace {
 
 // As a target an ignored id may lie inside the vocabulary; as an input it is a token like others
-// there.
+// there, and the lowest of all numbers is the padding.
 Problem of_inputs(Problem problem) {
   if (!problem.soft_targets && problem.ignore_index >= 0 && problem.ignore_index < problem.vocab)
     problem.ignore_index = std::numeric_limits<std::int64_t>::min();

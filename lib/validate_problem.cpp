@@ -1,22 +1,16 @@
 // The checks of a problem: each field's range, and what its options make of each other.
 #include <cmath>
-#include <cstdio>
 #include <limits>
 #include <string>
 
 #include "checker.hpp"
+#include "number.hpp"
 #include "objective.hpp"
 #include "shardloss/error.hpp"
 #include "validate.hpp"
 
 namespace shardloss::detail {
 namespace {
-
-std::string number(double value) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%g", value);
-  return text;
-}
 
 /// A size and its field.
 struct Size {
@@ -66,11 +60,12 @@ void validate_number(const Problem& p, const char* name, double value) {
 
 // Logits and coefficients, of up to about 2^15, are multiplied and divided by a scale or a cap.
 void validate_factor(const Problem& p, const char* name, double value) {
-  const double most = p.dtype == DType::float64 ? 1e290 : 1e30;
+  const bool wide = p.dtype == DType::float64;
+  const double least = wide ? 1e-290 : 1e-30, most = wide ? 1e290 : 1e30;
   const double magnitude = std::abs(value);
-  SHARDLOSS_REQUIRE(value == 0 || (magnitude >= 1 / most && magnitude <= most),
-                    std::string(name) + " is " + number(value) + ", wanted 0 or " +
-                        number(1 / most) + " .. " + number(most) + " in magnitude");
+  SHARDLOSS_REQUIRE(value == 0 || (magnitude >= least && magnitude <= most),
+                    std::string(name) + " is " + number(value) + ", wanted 0 or " + number(least) +
+                        " .. " + number(most) + " in magnitude");
 }
 
 void validate_objective(const Problem& p) {

@@ -70,6 +70,26 @@ TEST(Reference, GradientsAreCentralDifferencesOfItsOutputs) {
   }
 }
 
+// Equal terms drift as they are added up: a / V of a large vocabulary, whose sum is 1.
+TEST(Reference, SmoothingOfALargeVocabularyIsAsExactAsOfASmallOne) {
+  const std::vector<double> even(32000, 0.0);
+  Sample sample = with_logits({even}, {3});
+  sample.data.label_smoothing = 1;
+  const ReferenceResult r = reference(sample.data);
+  const double vocab = static_cast<double>(even.size());
+  EXPECT_NEAR(r.loss[0], std::log(vocab), 4 * 0x1p-52 * std::log(vocab));
+  for (const double du : r.grad_bias) ASSERT_NEAR(du, 0, 4 * 0x1p-52 / vocab);
+}
+
+TEST(Reference, AnInfiniteClassWeightIsOfItsClassAlone) {
+  Sample sample = with_logits({{0, 1, 2, 3}}, {3});
+  const ReferenceResult plain = reference(sample.data);
+  sample.data.class_weights = {1, 1, HUGE_VAL, 1};
+  const ReferenceResult r = reference(sample.data);
+  EXPECT_EQ(r.loss, plain.loss);
+  EXPECT_EQ(r.grad_weight, plain.grad_weight);
+}
+
 TEST(Reference, GivesTheClosedFormOfFourLogits) {
   const Sample sample = with_logits({{0, 1, 2, 3}}, {3});
   const ReferenceResult r = reference(sample.data);
