@@ -158,12 +158,6 @@ std::string without_code(const char* text) {
   return colon == std::string::npos ? full : full.substr(colon + 2);
 }
 
-// Mailboxes are written by the device at any time.
-template <class T>
-T read(T& field) {
-  return std::atomic_ref<T>(field).load(std::memory_order_acquire);
-}
-
 }  // namespace
 
 std::optional<Error> disagreement(std::span<const CallHeader> headers) {
@@ -224,10 +218,11 @@ std::uint64_t handshake(Transport& transport, const char* what, const Problem& p
 }  // namespace detail
 
 std::optional<Error> disagreement_in(Mailbox& mailbox) {
-  const std::uint32_t field = detail::read(mailbox.disagreement);
+  const std::uint32_t field = std::atomic_ref(mailbox.disagreement).load();  // written last
   if (field == 0 || field > detail::agreed_words) return std::nullopt;
-  return detail::disagreement(field, detail::read(mailbox.other_rank), detail::read(mailbox.value),
-                              detail::read(mailbox.other_value));
+  return detail::disagreement(field, std::atomic_ref(mailbox.other_rank).load(),
+                              std::atomic_ref(mailbox.value).load(),
+                              std::atomic_ref(mailbox.other_value).load());
 }
 
 }  // namespace shardloss

@@ -1,30 +1,15 @@
 // VocabParallelEmbedding: calls from their arguments to the look-up and the scatter.
 #include "shardloss/embedding.hpp"
 
-#include <cstdint>
-#include <limits>
-
 #include "instance.hpp"
 #include "pass.hpp"
 #include "validate.hpp"
 
 namespace shardloss {
-namespace {
-
-// As a target an ignored id may lie inside the vocabulary; as an input it is a token like others
-// there, and the lowest of all numbers is the padding.
-Problem of_inputs(Problem problem) {
-  if (!problem.soft_targets && problem.ignore_index >= 0 && problem.ignore_index < problem.vocab)
-    problem.ignore_index = std::numeric_limits<std::int64_t>::min();
-  return problem;
-}
-
-}  // namespace
 
 struct VocabParallelEmbedding::Impl : detail::Instance {
   Impl(const Problem& p, const Communicator& c, Device d)
-      : Instance("VocabParallelEmbedding", of_inputs(p), c, d,
-                 {detail::map_embedding, false, true}) {}
+      : Instance("VocabParallelEmbedding", p, c, d, {detail::map_embedding, false, true}) {}
 
   void run(detail::EmbedCall& call, std::span<const std::int64_t> rows_per_rank) {
     call.workspace = workspace;

@@ -18,7 +18,6 @@
 
 #include <cmath>
 #include <cstdint>
-#include <limits>
 
 #include "host_device.hpp"
 #include "records.hpp"
@@ -26,11 +25,6 @@
 #include "shardloss/problem.hpp"
 
 namespace shardloss::detail {
-
-template <class Real>
-inline constexpr Real minus_infinity = -std::numeric_limits<Real>::infinity();
-template <class Real>
-inline constexpr Real quiet_nan = std::numeric_limits<Real>::quiet_NaN();
 
 /// Rows differ in what they give and where they count: an ignored one nowhere, an invalid one is
 /// NaN in the loss and has no gradient.
@@ -208,10 +202,10 @@ SHARDLOSS_HOST_DEVICE RowCoefficients<Real> coefficients_of(const CallObjective<
 }
 
 /// The largest |du| that the row's coefficients allow, about; 0 where that is not finite.
+/// `log_vocab`: log V.
 template <class Real>
 SHARDLOSS_HOST_DEVICE double magnitude_of(const CallObjective<Real>& call,
-                                          const RowCoefficients<Real>& row) {
-  const double log_vocab = std::log(static_cast<double>(call.objective.vocab));
+                                          const RowCoefficients<Real>& row, double log_vocab) {
   const double magnitude =
       std::abs(static_cast<double>(call.objective.scale)) *
       (std::abs(static_cast<double>(row.a)) + std::abs(static_cast<double>(row.b)) +

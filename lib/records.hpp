@@ -6,10 +6,16 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 
 #include "host_device.hpp"
 
 namespace shardloss::detail {
+
+template <class Real>
+inline constexpr Real minus_infinity = -std::numeric_limits<Real>::infinity();
+template <class Real>
+inline constexpr Real quiet_nan = std::numeric_limits<Real>::quiet_NaN();
 
 enum class Operation : std::uint64_t {
   forward = 1,

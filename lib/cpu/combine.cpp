@@ -111,9 +111,10 @@ template <class Real>
 void normalise(const Context<Real>& context, const Call& call, const Chunk& chunk,
                const CallObjective<Real>& objective) {
   RowCoefficients<Real>* rows = context.coefficients(call, chunk);
+  const double log_vocab = std::log(static_cast<double>(context.objective.vocab));
   double largest = 0;
   for (std::int64_t i = 0; i < chunk.rows; ++i)
-    largest = std::max(largest, magnitude_of(objective, rows[i]));
+    largest = std::max(largest, magnitude_of(objective, rows[i], log_vocab));
   const int power = power_of<Real>(largest, context.plan.logits_dtype);
   for (std::int64_t i = 0; i < chunk.rows; ++i) {
     RowCoefficients<Real>& k = rows[i];

@@ -7,7 +7,6 @@
 #include "../hash.hpp"
 #include "convert.hpp"
 #include "headers.hpp"
-#include "row_steps.hpp"
 #include "steps.hpp"
 #include "vector_math.hpp"
 

@@ -1,13 +1,12 @@
 // Steps 0 and 1: one look at this rank's targets and weights, and the rows of a chunk.
+#include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <limits>
 
 #include "../hash.hpp"
 #include "../objective.hpp"
 #include "convert.hpp"
 #include "headers.hpp"
-#include "row_steps.hpp"
 #include "steps.hpp"
 
 namespace shardloss::detail::cpu {

@@ -3,15 +3,12 @@
 #include "vector_math.hpp"
 
 #include <algorithm>
-#include <limits>
 
+#include "../records.hpp"
 #include "simd.hpp"
 
 namespace shardloss::detail::cpu {
 namespace {
-
-template <class Real>
-constexpr Real minus_infinity = -std::numeric_limits<Real>::infinity();
 
 SHARDLOSS_INLINE float exponential(float x) { return ::expf(x); }
 SHARDLOSS_INLINE double exponential(double x) { return ::exp(x); }

@@ -70,7 +70,10 @@ __device__ CombineShare combine_one(const CombineArguments& c, std::int64_t i) {
   if (c.coefficients != nullptr) {
     const RowCoefficients<float> k = coefficients_of(call, kind, input, saved);
     c.coefficients[i] = k;
-    if (c.scales_gradients) share.magnitude = static_cast<float>(magnitude_of(call, k));
+    if (c.scales_gradients) {
+      const double log_vocab = log(static_cast<double>(c.objective.vocab));
+      share.magnitude = static_cast<float>(magnitude_of(call, k, log_vocab));
+    }
   }
   return share;
 }

@@ -20,7 +20,7 @@ __global__ void __launch_bounds__(threads)
   if (i < rows) out[i] = integer_at(ids, first + i);
 }
 
-// The row of the table's shard that an id names, or -1: padding names none.
+// The row of the table's shard that an id names, or -1.
 __device__ std::int64_t row_of(const Objective<float>& shard, std::int64_t id) {
   return id == shard.ignore_index ? -1 : shard.column_of(id);
 }

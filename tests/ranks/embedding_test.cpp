@@ -2,6 +2,7 @@
 #include "shardloss/embedding.hpp"
 
 #include <cmath>
+#include <limits>
 
 #include "elements.hpp"
 #include "rank_test.hpp"
@@ -23,8 +24,7 @@ struct Lookup {
     const std::int64_t own = sample.own_rows(rank());
     const Shard shard = make_shards(problem, ranks())[static_cast<std::size_t>(rank())];
     ids = DeviceArray(id_dtype, own, id_stride, device());
-    ids.write(
-        std::vector<std::int64_t>(whole_ids.begin() + first, whole_ids.begin() + first + own));
+    ids.write(own_ids());
     weight = DeviceArray(problem.dtype, shard.width, d, d + 2, device());
     weight.write(part(sample.data.weight, shard.first, shard.width, d));
     output = DeviceArray(problem.dtype, own, d, d + 1, device());
@@ -39,6 +39,11 @@ struct Lookup {
     grad_weight.write(std::vector<double>(static_cast<std::size_t>(shard.width * d), 0.25));
     for (int r = 0; r < ranks() && problem.layout == Layout::row_sharded; ++r)
       rows_per_rank.push_back(sample.own_rows(r));
+  }
+
+  std::vector<std::int64_t> own_ids() const {
+    const auto begin = whole_ids.begin() + sample.first_row(rank());
+    return {begin, begin + sample.own_rows(rank())};
   }
 
   static std::vector<double> part(const std::vector<double>& values, std::int64_t first,
@@ -112,6 +117,18 @@ class Embedding : public RankTest {
   }
   VocabParallelEmbedding make_embedding(const Problem& problem) const {
     return {problem, communicator(), device()};
+  }
+  /// No id outside the vocabulary is taken for padding.
+  void expect_refused(const VocabParallelEmbedding& embedding, Problem p) const {
+    p.soft_targets = false;  // a sample would have no hard ones
+    for (std::int64_t bad : {std::numeric_limits<std::int64_t>::min(), std::int64_t{-1}}) {
+      Lookup lookup(p, 29);
+      lookup.whole_ids[0] = bad;
+      lookup.ids.write(lookup.own_ids());
+      expect_error(ErrorCode::invalid_target, {"row 0", std::to_string(bad)},
+                   [&] { forward(embedding, lookup); });
+      lookup.expect_output();
+    }
   }
 };
 
@@ -209,7 +226,14 @@ TEST_F(Embedding, AnIgnoreIndexInsideTheVocabularyIsLookedUp) {
     lookup.expect_output();
     backward(embedding, lookup);
     lookup.expect_gradient(0.25);
+    expect_refused(embedding, p);
   }
+}
+
+TEST_F(Embedding, SoftTargetsOfTheProblemChangeNothing) {
+  Problem p = problem();
+  p.soft_targets = true;
+  expect_refused(make_embedding(p), p);
 }
 
 TEST_F(Embedding, IdsThatDifferBetweenRanksAreAMismatchOnAll) {
