@@ -196,6 +196,12 @@ Error disagreement(std::uint32_t field, std::uint32_t other_rank, std::uint64_t 
           !targets};
 }
 
+Error invalid_id(std::int64_t row, std::int64_t id, std::int64_t vocab) {
+  return {ErrorCode::invalid_target, "row " + std::to_string(row) + " has the token id " +
+                                         std::to_string(id) + ", vocab is " +
+                                         std::to_string(vocab)};
+}
+
 std::uint64_t handshake(Transport& transport, const char* what, const Problem& problem,
                         Device device, const std::optional<Error>& verdict, std::uint64_t number) {
   std::uint64_t kind = 0;

@@ -23,6 +23,9 @@ std::optional<Error> disagreement(std::span<const CallHeader> headers);
 Error disagreement(std::uint32_t field, std::uint32_t other_rank, std::uint64_t value,
                    std::uint64_t other_value);
 
+/// What a target, or an input of the embedding, outside the vocabulary comes to.
+Error invalid_id(std::int64_t row, std::int64_t id, std::int64_t vocab);
+
 /// The handshake of a construction: one bounded host exchange of a fixed-size record with every
 /// field of the problem and this rank's own verdict (an error met while preparing, or none).
 /// Afterwards either every rank throws the same Error, naming field, values and ranks, or none

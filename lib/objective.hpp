@@ -18,6 +18,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <limits>
 
 #include "host_device.hpp"
 #include "records.hpp"
@@ -44,9 +45,13 @@ struct Objective {
   std::int64_t columns;  ///< true columns of this rank's shard
 
   SHARDLOSS_HOST_DEVICE RowKind kind_of(std::int64_t target) const {
-    if (soft_targets) return RowKind::ordinary;
-    if (target == ignore_index) return RowKind::ignored;
-    return target >= 0 && target < vocab ? RowKind::ordinary : RowKind::invalid;
+    return soft_targets ? RowKind::ordinary : kind_of_id(target);
+  }
+
+  /// Of a hard target, or an input of the embedding.
+  SHARDLOSS_HOST_DEVICE RowKind kind_of_id(std::int64_t id) const {
+    if (id == ignore_index) return RowKind::ignored;
+    return id >= 0 && id < vocab ? RowKind::ordinary : RowKind::invalid;
   }
 
   /// The place of a global id among the shard's true columns, or -1.
@@ -79,6 +84,29 @@ Objective<Real> make_objective(const Problem& problem, const Shard& shard) {
   return objective;
 }
 
+/// How a sum of row losses is reduced.
+struct ReductionFactor {
+  double value;  ///< what multiplies it: 1, 1 / denominator or 1 / normalizer; empty: 0
+  bool empty;    ///< the divisor is 0: loss 0, gradients 0
+
+  /// Even an infinite sum is 0 where nothing counts; NaN is not hidden.
+  SHARDLOSS_HOST_DEVICE double reduce(double sum) const {
+    return empty && !std::isnan(sum) ? 0.0 : value * sum;
+  }
+};
+
+/// `normalizer`: null unless the problem has one.
+template <class Real>
+SHARDLOSS_HOST_DEVICE ReductionFactor reduction_factor(Reduction reduction, const Real* normalizer,
+                                                       double denominator) {
+  double divisor = 1;
+  if (normalizer != nullptr)
+    divisor = *normalizer;
+  else if (reduction == Reduction::mean)
+    divisor = denominator;
+  return {divisor == 0 ? 0.0 : 1 / divisor, divisor == 0};
+}
+
 /// The objective with what one call adds to it.
 template <class Real>
 struct CallObjective {
@@ -86,7 +114,7 @@ struct CallObjective {
   const Real* class_weights;  ///< [V], or null
   double class_sum;           ///< sum of c_v over the vocabulary; V without class weights
   double class_most;          ///< largest |c_v|; 1 without
-  double reduction;  ///< what a reduced loss is multiplied by: 1, or 1 / denominator (0: 0)
+  double reduction;           ///< ReductionFactor::value
 
   SHARDLOSS_HOST_DEVICE double class_weight(std::int64_t target) const {
     return class_weights == nullptr ? 1.0 : static_cast<double>(class_weights[target]);
@@ -154,6 +182,31 @@ SHARDLOSS_HOST_DEVICE RowLoss loss_of(const CallObjective<Real>& call, RowKind k
   return {weighed(t, cross_entropy), k == 0 ? 0.0 : weighed(t, k * lse * lse)};
 }
 
+/// What the caller gets of a row.
+template <class Real>
+struct RowOutputs {
+  Real loss;
+  Real lse;
+  Real target_logprob;
+  Real entropy;
+  std::int64_t argmax;
+  std::uint8_t correct;
+};
+
+template <class Real>
+SHARDLOSS_HOST_DEVICE RowOutputs<Real> outputs_of(RowKind kind, const RowInput<Real>& input,
+                                                  const CombinedRow<Real>& row,
+                                                  const RowLoss& loss) {
+  const bool ordinary = kind == RowKind::ordinary;
+  const Real other = kind == RowKind::invalid ? quiet_nan<Real> : Real(0);
+  return {.loss = static_cast<Real>(loss.cross_entropy + loss.z_loss),
+          .lse = static_cast<Real>(row.saved.lse()),
+          .target_logprob = ordinary ? static_cast<Real>(-row.target_nll()) : other,
+          .entropy = row.saved.log_sum - row.saved.centered_mean,
+          .argmax = row.argmax,
+          .correct = ordinary && row.argmax == input.target};
+}
+
 /// The coefficients of a row before the chunk's power of two; all 0 unless it is ordinary.
 template <class Real>
 SHARDLOSS_HOST_DEVICE RowCoefficients<Real> coefficients_of(const CallObjective<Real>& call,
@@ -212,6 +265,18 @@ SHARDLOSS_HOST_DEVICE double magnitude_of(const CallObjective<Real>& call,
        std::abs(static_cast<double>(row.c)) * call.class_most +
        std::abs(static_cast<double>(row.g)) * log_vocab);
   return std::isfinite(magnitude) ? magnitude : 0.0;
+}
+
+/// The power of two that brings the largest magnitude of a chunk near 1, or, in float16, where
+/// small probabilities keep their digits: it ends at 65504 and 2^-24. The same on every rank: all
+/// know all rows of a chunk.
+template <class Real>
+SHARDLOSS_HOST_DEVICE int chunk_power(double magnitude, DType logits) {
+  // It and its inverse are normal numbers: past the range an exact 0 would become inf x 0.
+  constexpr int most = std::numeric_limits<Real>::max_exponent - 2;
+  if (magnitude == 0) return 0;
+  const int power = std::ilogb(magnitude) - (logits == DType::float16 ? 10 : 0);
+  return power < -most ? -most : (power > most ? most : power);
 }
 
 }  // namespace shardloss::detail

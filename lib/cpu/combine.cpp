@@ -58,27 +58,21 @@ CallObjective<Real> call_objective(const Context<Real>& context, const Call& cal
           .class_weights = static_cast<const Real*>(call.in->class_weights.data()),
           .class_sum = scalars.class_sum,
           .class_most = scalars.class_most,
-          .reduction = context.reduction_factor(call)};
+          .reduction = context.factor(call).value};
 }
 
 // The outputs of one of this rank's rows.
 template <class Real>
-void store_row(const Context<Real>& context, const Call& call, std::int64_t row, RowKind kind,
-               const RowInput<Real>& input, const CombinedRow<Real>& combined,
-               const RowLoss& loss) {
+void store_row(const Context<Real>& context, const Call& call, std::int64_t row,
+               const RowOutputs<Real>& of) {
   const Outputs& out = *call.out;
-  const auto total = static_cast<Real>(loss.cross_entropy + loss.z_loss);
-  if (context.problem.reduction == Reduction::none) write<Real>(out.loss, row, total);
-  write<Real>(out.row_loss, row, total);
-  write<Real>(out.lse, row, static_cast<Real>(combined.saved.lse()));
-  write<Real>(out.entropy, row, combined.saved.log_sum - combined.saved.centered_mean);
-  write<std::int64_t>(out.argmax, row, combined.argmax);
-  const bool correct = kind == RowKind::ordinary && combined.argmax == input.target;
-  write<std::uint8_t>(out.correct, row, correct ? 1 : 0);
-  auto logprob = static_cast<Real>(-combined.target_nll());
-  if (kind == RowKind::ignored) logprob = 0;
-  if (kind == RowKind::invalid) logprob = quiet_nan<Real>;
-  write<Real>(out.target_logprob, row, logprob);
+  if (context.problem.reduction == Reduction::none) write<Real>(out.loss, row, of.loss);
+  write<Real>(out.row_loss, row, of.loss);
+  write<Real>(out.lse, row, of.lse);
+  write<Real>(out.target_logprob, row, of.target_logprob);
+  write<Real>(out.entropy, row, of.entropy);
+  write<std::int64_t>(out.argmax, row, of.argmax);
+  write<std::uint8_t>(out.correct, row, of.correct);
 }
 
 // Row losses are added in the order of the chunk's positions, on every rank all of them.
@@ -94,18 +88,6 @@ void add_losses(const Context<Real>& context, const Call& call, const Chunk& chu
   }
 }
 
-// The power of two that brings a chunk's largest row magnitude near 1, or, in float16, where small
-// probabilities keep their digits: it ends at 65504 and 2^-24. The same on every rank: all know all
-// rows of a chunk.
-template <class Real>
-int power_of(double magnitude, DType logits) {
-  // Products multiply by the power of two as Real: past its range an exact 0 would become inf x 0.
-  using Limits = std::numeric_limits<Real>;
-  if (magnitude == 0) return 0;
-  return std::clamp(std::ilogb(magnitude) - (logits == DType::float16 ? 10 : 0),
-                    Limits::min_exponent - 1, Limits::max_exponent - 1);
-}
-
 // Divides the coefficients of a chunk by its power of two.
 template <class Real>
 void normalise(const Context<Real>& context, const Call& call, const Chunk& chunk,
@@ -115,7 +97,7 @@ void normalise(const Context<Real>& context, const Call& call, const Chunk& chun
   double largest = 0;
   for (std::int64_t i = 0; i < chunk.rows; ++i)
     largest = std::max(largest, magnitude_of(objective, rows[i], log_vocab));
-  const int power = power_of<Real>(largest, context.plan.logits_dtype);
+  const int power = chunk_power<Real>(largest, context.plan.logits_dtype);
   for (std::int64_t i = 0; i < chunk.rows; ++i) {
     RowCoefficients<Real>& k = rows[i];
     k.a = std::scalbn(k.a, -power);
@@ -146,8 +128,8 @@ void combine(const Context<Real>& context, const Call& call, const Chunk& chunk)
     if (call.saved != nullptr) saved_rows<Real>(call, chunk)[row] = combined.saved;
     const std::int64_t own = row - chunk.own_begin;
     if (own >= 0 && own < chunk.own_rows) {
-      store_row(context, call, source_row(call, chunk.own_first + own), kind, inputs[row], combined,
-                loss);
+      store_row(context, call, source_row(call, chunk.own_first + own),
+                outputs_of(kind, inputs[row], combined, loss));
     }
     if (call.gradients())
       coefficients[row] = coefficients_of(objective, kind, inputs[row], combined.saved);

@@ -50,16 +50,9 @@ struct Context {
     return buffer<RowLoss>(call.workspace, Buffer::row_scratch);
   }
 
-  /// What a reduced loss is divided by. 0: nothing counts, loss and gradients vanish.
-  double divisor(const Call& call) const {
-    if (problem.reduction == Reduction::none) return 1;
-    if (problem.normalizer) return read<Real>(call.in->normalizer, 0);
-    return problem.reduction == Reduction::mean ? scalars(call).denominator : 1;
-  }
-  /// What it is multiplied by.
-  double reduction_factor(const Call& call) const {
-    const double by = divisor(call);
-    return by == 0 ? 0 : 1 / by;
+  ReductionFactor factor(const Call& call) const {
+    return reduction_factor(problem.reduction, static_cast<const Real*>(call.in->normalizer.data()),
+                            scalars(call).denominator);
   }
 
   bool gathers() const { return gathers_rows(problem, plan); }

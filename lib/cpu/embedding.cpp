@@ -65,8 +65,7 @@ CallHeader embed_open(const Context<Real>& context, const EmbedCall& call) {
   for (std::int64_t row = 0; row < call.rows; ++row) {
     const std::int64_t id = read_id(call.ids, row);
     if (context.problem.layout == Layout::replicated) header.targets = mix(header.targets, id);
-    const bool valid = id >= 0 && id < context.problem.vocab;
-    if (valid || id == context.problem.ignore_index || header.invalid++ != 0) continue;
+    if (context.objective.kind_of_id(id) != RowKind::invalid || header.invalid++ != 0) continue;
     header.invalid_row = call.group_first + row;
     header.invalid_value = id;
   }

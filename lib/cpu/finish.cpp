@@ -1,6 +1,4 @@
 // The end of a call: reduced losses, and gradients out of their accumulators.
-#include <cmath>
-
 #include "convert.hpp"
 #include "steps.hpp"
 
@@ -11,12 +9,8 @@ template <class Real>
 void store_losses(const Context<Real>& context, const Call& call) {
   const Outputs& out = *call.out;
   const Scalars& scalars = context.scalars(call);
-  const double factor = context.reduction_factor(call);
-  const bool empty = context.divisor(call) == 0;
-  const auto reduced = [=](double sum) {
-    // Nothing counts: 0, even of an infinite sum. NaN is not hidden.
-    return static_cast<Real>(empty && !std::isnan(sum) ? 0.0 : factor * sum);
-  };
+  const ReductionFactor factor = context.factor(call);
+  const auto reduced = [&](double sum) { return static_cast<Real>(factor.reduce(sum)); };
   if (context.problem.reduction != Reduction::none) {
     write<Real>(out.loss, 0, reduced(scalars.cross_entropy + scalars.z_loss));
   }

@@ -2,7 +2,6 @@
 #include "headers.hpp"
 
 #include <cstring>
-#include <string>
 
 #include "../agreement.hpp"
 
@@ -35,9 +34,7 @@ std::optional<Error> invalid_target(std::span<const CallHeader> headers, std::in
     if (first == nullptr || header.invalid_row < first->invalid_row) first = &header;
   }
   if (first == nullptr) return std::nullopt;
-  return Error(ErrorCode::invalid_target,
-               "row " + std::to_string(first->invalid_row) + " has the target " +
-                   std::to_string(first->invalid_value) + ", vocab is " + std::to_string(vocab));
+  return invalid_id(first->invalid_row, first->invalid_value, vocab);
 }
 
 }  // namespace shardloss::detail::cpu

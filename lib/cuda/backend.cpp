@@ -6,6 +6,7 @@
 #include <string>
 #include <thread>
 
+#include "../agreement.hpp"
 #include "../chunks.hpp"
 #include "cuda_backend.hpp"
 #include "gemm_description.hpp"
@@ -222,11 +223,9 @@ void CudaBackend::report_invalid_input() {
     clear(box.invalid);
     throw Error(ErrorCode::invalid_argument, text);
   }
-  const std::string text = "row " + std::to_string(box.invalid_row) + " has the target " +
-                           std::to_string(box.invalid_value) + ", vocab is " +
-                           std::to_string(problem_.vocab);
+  const Error error = invalid_id(box.invalid_row, box.invalid_value, problem_.vocab);
   clear(box.invalid);
-  if (problem_.throw_invalid_target) throw Error(ErrorCode::invalid_target, text);
+  if (problem_.throw_invalid_target) throw error;
 }
 
 void CudaBackend::wait(Stream stream) {

@@ -14,7 +14,7 @@ __device__ CallObjective<float> call_objective(const CombineArguments& c) {
           .class_weights = c.class_weights,
           .class_sum = c.scalars->class_sum,
           .class_most = c.scalars->class_most,
-          .reduction = c.reduced ? c.scalars->factor : 1.0};
+          .reduction = c.scalars->factor.value};
 }
 
 __device__ CombinedRow<float> combine_statistics(const CombineArguments& c, std::int64_t i) {
@@ -26,28 +26,24 @@ __device__ CombinedRow<float> combine_statistics(const CombineArguments& c, std:
   return {saved_of<float>(s), s.target_logit, s.weighted_sum, s.argmax};
 }
 
-__device__ void write_outputs(const CombineArguments& c, std::int64_t i, RowKind kind,
-                              const RowInput<float>& input, const CombinedRow<float>& row,
-                              const RowLoss& row_loss) {
+__device__ void write_outputs(const CombineArguments& c, std::int64_t i,
+                              const RowOutputs<float>& of) {
   const std::int64_t own = i - c.own_begin;
   if (own < 0 || own >= c.own_rows) return;
   const std::int64_t at = caller_row(c.select, c.own_first + own);
-  const auto loss = static_cast<float>(row_loss.cross_entropy + row_loss.z_loss);
-  const bool ordinary = kind == RowKind::ordinary;
-  put(c.loss, at, loss);
-  put(c.row_loss, at, loss);
-  put(c.lse, at, static_cast<float>(row.saved.lse()));
-  const float logprob = ordinary ? -static_cast<float>(row.target_nll()) : 0.0f;
-  put(c.logprob, at, kind == RowKind::invalid ? not_a_number() : logprob);
-  put(c.entropy, at, row.saved.log_sum - row.saved.centered_mean);
-  put(c.argmax, at, row.argmax);
-  put(c.correct, at, static_cast<std::uint8_t>(ordinary && row.argmax == input.target));
+  put(c.loss, at, of.loss);
+  put(c.row_loss, at, of.loss);
+  put(c.lse, at, of.lse);
+  put(c.logprob, at, of.target_logprob);
+  put(c.entropy, at, of.entropy);
+  put(c.argmax, at, of.argmax);
+  put(c.correct, at, of.correct);
 }
 
 __device__ CombineShare fold_shares(CombineShare a, const CombineShare& b) {
   a.cross_entropy += b.cross_entropy;
   a.z_loss += b.z_loss;
-  a.magnitude = fmaxf(a.magnitude, b.magnitude);
+  a.magnitude = fmax(a.magnitude, b.magnitude);
   return a;
 }
 
@@ -62,27 +58,25 @@ __device__ CombineShare combine_one(const CombineArguments& c, std::int64_t i) {
   } else {
     const CombinedRow<float> row = combine_statistics(c, i);
     loss = loss_of(call, kind, input, row);
-    write_outputs(c, i, kind, input, row, loss);
+    write_outputs(c, i, outputs_of(kind, input, row, loss));
     saved = row.saved;
     if (c.write != nullptr) c.write[i] = saved;
   }
-  CombineShare share{loss.cross_entropy, loss.z_loss, 0.0f};
+  CombineShare share{loss.cross_entropy, loss.z_loss, 0.0};
   if (c.coefficients != nullptr) {
     const RowCoefficients<float> k = coefficients_of(call, kind, input, saved);
     c.coefficients[i] = k;
     if (c.scales_gradients) {
       const double log_vocab = log(static_cast<double>(c.objective.vocab));
-      share.magnitude = static_cast<float>(magnitude_of(call, k, log_vocab));
+      share.magnitude = magnitude_of(call, k, log_vocab);
     }
   }
   return share;
 }
 
-// A power of two that brings `magnitude` near 2^10: gradients in float16 then use the middle of
-// that type's range. Its inverse is a normal number too.
-__device__ ChunkScale chunk_scale(float magnitude) {
-  if (magnitude == 0.0f) return {1.0f, 1.0f};
-  const int power = min(max(ilogbf(magnitude) - 10, -120), 120);
+__device__ ChunkScale chunk_scale(const CombineArguments& c, double magnitude) {
+  if (!c.scales_gradients) return {1.0f, 1.0f};
+  const int power = chunk_power<float>(magnitude, DType::float16);
   return {ldexpf(1.0f, power), ldexpf(1.0f, -power)};
 }
 
@@ -121,7 +115,7 @@ __global__ void __launch_bounds__(threads) combine_kernel(CombineArguments c) {
   c.scalars->arrived = 0;
   c.scalars->cross_entropy += share.cross_entropy;
   c.scalars->z_loss += share.z_loss;
-  c.scalars->scale[c.slot] = chunk_scale(share.magnitude);
+  c.scalars->scale[c.slot] = chunk_scale(c, share.magnitude);
   *const_cast<volatile std::uint64_t*>(&c.mailbox->step) = c.chunk;
 }
 

@@ -20,11 +20,6 @@ __global__ void __launch_bounds__(threads)
   if (i < rows) out[i] = integer_at(ids, first + i);
 }
 
-// The row of the table's shard that an id names, or -1.
-__device__ std::int64_t row_of(const Objective<float>& shard, std::int64_t id) {
-  return id == shard.ignore_index ? -1 : shard.column_of(id);
-}
-
 // One warp a row.
 template <class T>
 __global__ void __launch_bounds__(threads)
@@ -33,7 +28,7 @@ __global__ void __launch_bounds__(threads)
   const std::int64_t row =
       static_cast<std::int64_t>(blockIdx.x) * (threads / 32) + threadIdx.x / 32;
   if (row >= rows) return;
-  const std::int64_t place = row_of(shard, ids[row]);
+  const std::int64_t place = shard.column_of(ids[row]);
   const T* source = place >= 0 ? weight + place * stride : nullptr;
   T* target = out + row * width;
   for (std::int64_t i = threadIdx.x % 32; i < width; i += 32)
@@ -47,7 +42,7 @@ __global__ void __launch_bounds__(threads)
                 std::uint32_t* keys, std::uint32_t* positions) {
   const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * threads + threadIdx.x;
   if (i >= rows) return;
-  const std::int64_t place = row_of(shard, ids[i]);
+  const std::int64_t place = shard.column_of(ids[i]);
   keys[i] = place >= 0 ? static_cast<std::uint32_t>(place) : elsewhere;
   positions[i] = static_cast<std::uint32_t>(i);
 }

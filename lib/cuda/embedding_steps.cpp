@@ -2,23 +2,6 @@
 #include "cuda_backend.hpp"
 
 namespace shardloss::detail::cuda {
-namespace {
-
-// Inputs are ids whatever the targets are.
-Objective<float> of_inputs(Objective<float> objective) {
-  objective.soft_targets = false;
-  return objective;
-}
-
-// A look-up asks which rows the shard has. ignore_index ignores targets: as an input inside the
-// vocabulary it is a token like others.
-Objective<float> of_rows(Objective<float> objective) {
-  objective.ignore_index = -1;
-  return objective;
-}
-
-}  // namespace
-
 void CudaBackend::embed_open(const EmbedCall& call) {
   const ProfileRange range("embed_open");
   const DeviceGuard guard(device_.index);
@@ -27,7 +10,7 @@ void CudaBackend::embed_open(const EmbedCall& call) {
   o.select.first = call.group_first;
   o.rows = call.rows;
   o.targets = input_vector(call.ids);
-  o.objective = of_inputs(objective_);
+  o.objective = objective_;
   o.reduction = Reduction::sum;
   o.whole = !gathers();
   o.header = header_of(call);
@@ -67,7 +50,7 @@ void CudaBackend::embed_lookup(const EmbedCall& call, const Chunk& chunk) {
   const ProfileRange range("look-up");
   const DeviceGuard guard(device_.index);
   look_up(in<std::int64_t>(call.workspace, Buffer::row_inputs, chunk.slot), chunk.rows,
-          problem_.hidden, of_rows(objective_), input_matrix(call.weight),
+          problem_.hidden, objective_, input_matrix(call.weight),
           in<void>(call.workspace, Buffer::hidden_rows, chunk.slot), stream_of(call.stream));
 }
 
@@ -88,7 +71,7 @@ void CudaBackend::embed_scatter(const EmbedCall& call, const Chunk& chunk) {
                               problem_.dtype, problem_.hidden}
                 : from_row(input_matrix(call.grad_output), chunk.first);
   scatter_rows(in<std::int64_t>(call.workspace, Buffer::row_inputs, chunk.slot), chunk.rows,
-               problem_.hidden, of_rows(objective_), rows, output_matrix(call.grad_weight),
+               problem_.hidden, objective_, rows, output_matrix(call.grad_weight),
                in<std::byte>(call.workspace, Buffer::row_scratch), map_.bytes(Buffer::row_scratch),
                stream_of(call.stream));
 }

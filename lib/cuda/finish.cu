@@ -1,7 +1,4 @@
 // The end of a call: the loss and its parts from the running sums, counts, and the mailbox.
-//
-//   loss = (sum of row losses) x factor; 0 where what divides is 0, unless a row is NaN
-//
 // Where the ranks disagreed, or the host gave the call up, every loss becomes NaN.
 #include "device.cuh"
 
@@ -16,10 +13,7 @@ __device__ bool spoilt(const FinishArguments& f) {
 
 __device__ void put_sum(const FinishArguments& f, float* out, double sum, bool nan) {
   if (out == nullptr) return;
-  const double value = f.reduced && f.scalars->empty != 0 && !isnan(sum)
-                           ? 0.0
-                           : sum * (f.reduced ? f.scalars->factor : 1.0);
-  *out = nan ? not_a_number() : static_cast<float>(value);
+  *out = nan ? not_a_number() : static_cast<float>(f.scalars->factor.reduce(sum));
 }
 
 __global__ void __launch_bounds__(threads) finish_kernel(FinishArguments f) {

@@ -221,7 +221,7 @@ __device__ void fuse_row(const FusedArguments& a, const LogitScale& scale) {
   });
   // What lane 0 needs later comes along: from global memory it would hold up the block then.
   copy_async(input, a.combine.inputs + row);
-  copy_async(scalars.factor, &a.combine.scalars->factor);
+  copy_async(scalars.factor.value, &a.combine.scalars->factor.value);
   copy_async(scalars.class_sum, &a.combine.scalars->class_sum);
   __pipeline_commit();
   __pipeline_wait_prior(0);
@@ -259,7 +259,7 @@ __device__ void fuse_row(const FusedArguments& a, const LogitScale& scale) {
                                       .class_weights = c.class_weights,
                                       .class_sum = scalars.class_sum,
                                       .class_most = 1.0,  // float16 alone asks for it
-                                      .reduction = c.reduced ? scalars.factor : 1.0};
+                                      .reduction = scalars.factor.value};
       terms = terms_of(coefficients_of(call, kind, input, saved_by(merged)), scale.scale);
     }
   }

@@ -57,7 +57,7 @@ struct RowSelection {
 struct OpenArguments {
   RowSelection select;
   std::int64_t rows = 0;                 ///< this rank's computed rows
-  InputVector targets;                   ///< not given with soft targets
+  InputVector targets;                   ///< or ids; not given with soft targets
   InputVector weights;                   ///< t
   const float* class_weights = nullptr;  ///< [V]
   const float* normalizer = nullptr;
@@ -182,7 +182,6 @@ struct CombineArguments {
   const RowInput<float>* inputs = nullptr;  ///< [C]
   Objective<float> objective;
   const float* class_weights = nullptr;  ///< [V]
-  bool reduced = true;  ///< the factor of the reduction applies to the upstream of the loss
 
   RowSelection select;
   std::int64_t own_begin = 0, own_rows = 0, own_first = 0;  ///< of Chunk

@@ -43,7 +43,7 @@ __device__ void scan_row(const OpenArguments& o, std::int64_t i, ScanShare& shar
         spread(spread(static_cast<std::uint64_t>(i) + 1) + static_cast<std::uint64_t>(target) +
                golden_ratio * static_cast<std::uint64_t>(named));
   }
-  const RowKind kind = o.objective.kind_of(target);
+  const RowKind kind = hard ? o.objective.kind_of_id(target) : RowKind::ordinary;
   if (kind == RowKind::ignored) return;
   if (kind == RowKind::invalid) {
     ++share.invalid;
@@ -75,15 +75,6 @@ __global__ void __launch_bounds__(threads) scan_kernel(OpenArguments o) {
   }
   share = block_fold<threads>(share, shared, fold_shares);
   if (threadIdx.x == 0) o.shares[blockIdx.x] = share;
-}
-
-// What multiplies the sum of row losses; a divisor of 0 gives loss 0 and no gradient.
-__device__ void set_factor(PassScalars& s, Reduction reduction, const float* normalizer) {
-  const double divisor = normalizer != nullptr          ? static_cast<double>(*normalizer)
-                         : reduction == Reduction::mean ? s.denominator
-                                                        : 1.0;
-  s.empty = divisor == 0.0;
-  s.factor = s.empty ? 0.0 : 1.0 / divisor;
 }
 
 // What the header says of the rank's targets or row index, to the host and to the end of the pass.
@@ -126,7 +117,7 @@ __global__ void __launch_bounds__(threads) open_kernel(OpenArguments o, int shar
   s.class_sum =
       o.class_weights != nullptr ? total.class_sum : static_cast<double>(o.objective.vocab);
   s.class_most = o.class_weights != nullptr ? total.class_most : 1.0f;
-  set_factor(s, o.reduction, o.normalizer);
+  s.factor = reduction_factor(o.reduction, o.normalizer, s.denominator);
   if (o.whole && header.invalid != 0) report_invalid(header, o.mailbox, s);
   *o.scalars = s;
   *const_cast<volatile std::uint64_t*>(&o.mailbox->step) = 0;
@@ -194,7 +185,7 @@ __global__ void __launch_bounds__(threads) agree_kernel(AgreeArguments a) {
   }
   a.scalars->denominator = denominator;
   a.scalars->counted = counted;
-  set_factor(*a.scalars, a.reduction, a.normalizer);
+  a.scalars->factor = reduction_factor(a.reduction, a.normalizer, denominator);
   if (invalid != nullptr) report_invalid(*invalid, a.mailbox, *a.scalars);
 }
 

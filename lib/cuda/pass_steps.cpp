@@ -262,7 +262,6 @@ CombineArguments CudaBackend::combine_arguments(const Call& call, const Chunk& c
   c.inputs = in<RowInput<float>>(call.workspace, Buffer::row_inputs, chunk.slot);
   c.objective = objective_;
   c.class_weights = reals_of(call.in->class_weights);
-  c.reduced = problem_.reduction != Reduction::none;
   c.select = selection(call);
   c.own_begin = chunk.own_begin;
   c.own_rows = chunk.own_rows;
@@ -284,7 +283,7 @@ void CudaBackend::combine(const Call& call, const Chunk& chunk) {
   CombineArguments c = combine_arguments(call, chunk);
   if (fuses(call)) c.coefficients = nullptr;  // they have been used
   const Outputs& out = *call.out;
-  if (!c.reduced) c.loss = output_vector<float>(out.loss);
+  if (problem_.reduction == Reduction::none) c.loss = output_vector<float>(out.loss);
   c.row_loss = output_vector<float>(out.row_loss);
   c.lse = output_vector<float>(out.lse);
   c.logprob = output_vector<float>(out.target_logprob);

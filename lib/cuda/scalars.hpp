@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "objective.hpp"
 #include "records.hpp"
 
 namespace shardloss::detail::cuda {
@@ -21,14 +22,13 @@ struct ChunkScale {
 struct PassScalars {
   std::uint64_t call;     ///< number of this call on the device
   std::uint32_t spoilt;   ///< 1: ranks differ or a row index points outside: losses are NaN
-  std::uint32_t empty;    ///< 1: what divides the loss is 0: loss 0, gradients 0
   std::uint32_t arrived;  ///< blocks of a chunk's combination that are done
   double denominator;     ///< sum of t c_y over the ordinary rows of the group
-  double factor;          ///< of the reduction: 1, 1 / denominator or 1 / normalizer
-  std::int64_t counted;   ///< ordinary rows of the group
-  double class_sum;       ///< sum of the class weights; V where there are none
-  float class_most;       ///< largest magnitude among them; 1 where there are none
-  double cross_entropy;   ///< running sums over the rows combined so far
+  ReductionFactor factor;
+  std::int64_t counted;  ///< ordinary rows of the group
+  double class_sum;      ///< sum of the class weights; V where there are none
+  float class_most;      ///< largest magnitude among them; 1 where there are none
+  double cross_entropy;  ///< running sums over the rows combined so far
   double z_loss;
   ChunkScale scale[2];  ///< of the chunk in each slot
 };
@@ -51,7 +51,7 @@ struct ScanShare {
 struct CombineShare {
   double cross_entropy;
   double z_loss;
-  float magnitude;
+  double magnitude;
 };
 
 /// In the first shares_bytes of Buffer::row_scratch, one kernel after the other.

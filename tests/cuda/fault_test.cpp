@@ -28,7 +28,8 @@ class GpuFaults : public testing::Test {
   void SetUp() override {
     static const int gpus = count_gpus();
     if (gpus == 0) GTEST_SKIP() << "no GPU";
-    if (gpus < 2) GTEST_SKIP() << "needs 2 GPUs, found " << gpus;
+    const int needed = gpus_needed(2);
+    if (gpus < needed) GTEST_SKIP() << "needs " << needed << " GPUs, found " << gpus;
   }
 };
 

@@ -32,7 +32,8 @@ class GpuTest : public RankTest {
   void SetUp() override {
     int gpus = 0;
     if (cudaGetDeviceCount(&gpus) != cudaSuccess || gpus == 0) GTEST_SKIP() << "no GPU";
-    if (gpus < ranks()) GTEST_SKIP() << "needs " << ranks() << " GPUs, found " << gpus;
+    const int needed = gpus_needed(ranks());
+    if (gpus < needed) GTEST_SKIP() << "needs " << needed << " GPUs, found " << gpus;
     SHARDLOSS_TEST_CUDA_CALL(cudaSetDevice(device().index));
     RankTest::SetUp();
   }

@@ -9,18 +9,19 @@
 #include <chrono>
 #include <functional>
 
+#include "device_tensors.hpp"
 #include "shardloss/nccl.hpp"
 
 namespace shardloss::test {
 
-/// One of the two processes, which has a GPU of its own.
+/// One of the two processes.
 class Member {
  public:
   /// `other`: a socket to the other process.
   Member(int rank, int other) : rank_(rank), other_(other) {}
 
   int rank() const { return rank_; }
-  Device device() const { return {DeviceKind::cuda, rank_}; }
+  Device device() const { return test_device(rank_); }
   /// Returns when the other process has come here too, or false when it has gone.
   bool meet() const;
   /// A fresh id, made by rank 0. Throws where the other process has gone.

@@ -25,6 +25,15 @@ bool wants_cuda() {
   return device != nullptr && std::string(device) == "cuda";
 }
 
+bool shares_gpu() { return std::getenv("SHARDLOSS_TEST_SHARED_GPU") != nullptr; }
+
+// Two ranks of a host on one GPU are a mistake to NCCL, so each says that it is a host of its own,
+// and is reached through the loopback's sockets.
+void be_a_host(int rank) {
+  setenv("NCCL_HOSTID", ("rank " + std::to_string(rank)).c_str(), 1);
+  setenv("NCCL_SOCKET_IFNAME", "lo", 1);
+}
+
 #ifdef SHARDLOSS_TEST_CUDA
 void check(cudaError_t status) {
   if (status != cudaSuccess) throw std::runtime_error(cudaGetErrorString(status));
@@ -70,17 +79,21 @@ void copy_bytes(void* to, const void* from, std::size_t bytes, Device device) {
 
 }  // namespace
 
-Device test_device(int local_rank) {
-  if (wants_cuda()) return {DeviceKind::cuda, local_rank};
-  return {};
+Device test_device(int rank) {
+  if (!wants_cuda()) return {};
+  if (!shares_gpu()) return {DeviceKind::cuda, rank};
+  be_a_host(rank);
+  return {DeviceKind::cuda, 0};
 }
+
+int gpus_needed(int ranks) { return shares_gpu() ? 1 : ranks; }
 
 std::string missing_device(int ranks) {
   if (!wants_cuda()) return "";
 #ifdef SHARDLOSS_TEST_CUDA
   int count = 0;
   if (cudaGetDeviceCount(&count) != cudaSuccess || count == 0) return "no GPU";
-  if (count < ranks)
+  if (count < gpus_needed(ranks))
     return "no GPU for each of " + std::to_string(ranks) + " ranks, " + std::to_string(count) +
            " found";
   return "";

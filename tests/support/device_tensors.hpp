@@ -12,8 +12,12 @@
 
 namespace shardloss::test {
 
-/// Where tests run: the CPU, or with SHARDLOSS_TEST_DEVICE=cuda GPU `local_rank`.
-Device test_device(int local_rank = 0);
+/// Where a rank of a test runs: the CPU, or with SHARDLOSS_TEST_DEVICE=cuda GPU `rank`. Where
+/// SHARDLOSS_TEST_SHARED_GPU is set all ranks share GPU 0 as if each were on a host of its own.
+Device test_device(int rank = 0);
+
+/// How many GPUs of this machine so many ranks take.
+int gpus_needed(int ranks);
 
 /// Why this machine cannot run the tests of `ranks` ranks there; empty: it can.
 std::string missing_device(int ranks);

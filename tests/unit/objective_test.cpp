@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstdint>
 #include <limits>
 
@@ -58,6 +59,40 @@ TEST(Objective, MegatronsSmoothingIsTheOneThatWasValidated) {
     if (objective.smoothing == 1) ++reached;
   }
   EXPECT_GT(reached, 1000);
+}
+
+TEST(Objective, WhereNothingCountsASumIsZeroUnlessItIsNaN) {
+  constexpr double infinity = std::numeric_limits<double>::infinity();
+  const double two = 2;
+  const double* none = nullptr;
+  EXPECT_EQ(detail::reduction_factor(Reduction::mean, none, 4).reduce(6), 1.5);
+  EXPECT_EQ(detail::reduction_factor(Reduction::sum, none, 4).reduce(6), 6);
+  EXPECT_EQ(detail::reduction_factor(Reduction::none, none, 0).reduce(6), 6);
+  EXPECT_EQ(detail::reduction_factor(Reduction::mean, &two, 4).reduce(6), 3);
+  EXPECT_EQ(detail::reduction_factor(Reduction::sum, &two, 4).reduce(6), 3);
+  const auto empty = detail::reduction_factor(Reduction::mean, none, 0);
+  EXPECT_EQ(empty.value, 0) << "no gradients";
+  EXPECT_EQ(empty.reduce(infinity), 0);
+  EXPECT_TRUE(std::isnan(empty.reduce(detail::quiet_nan<double>)));
+  // An infinite denominator is not an empty one.
+  EXPECT_TRUE(
+      std::isnan(detail::reduction_factor(Reduction::mean, none, infinity).reduce(infinity)));
+}
+
+// It and its inverse are normal numbers whatever a chunk's largest magnitude.
+TEST(Objective, TheChunksPowerOfTwoHasAnInverse) {
+  EXPECT_EQ(detail::chunk_power<float>(0, DType::float16), 0);
+  EXPECT_EQ(detail::chunk_power<float>(1, DType::float32), 0);
+  EXPECT_EQ(detail::chunk_power<float>(0.3, DType::bfloat16), -2);
+  EXPECT_EQ(detail::chunk_power<float>(2048, DType::float16), 1);
+  for (const double magnitude : {1e-300, 1e-44, 1e-38, 1e38, 1e40, 1e300}) {
+    const int power = detail::chunk_power<float>(magnitude, DType::float16);
+    EXPECT_TRUE(std::isnormal(std::ldexp(1.0F, power))) << magnitude;
+    EXPECT_TRUE(std::isnormal(std::ldexp(1.0F, -power))) << magnitude;
+    EXPECT_EQ(power > 0, magnitude > 1);
+    const int wide = detail::chunk_power<double>(magnitude, DType::float64);
+    EXPECT_NEAR(std::ldexp(magnitude, -wide), 1.5, 0.5) << magnitude;
+  }
 }
 
 }  // namespace
