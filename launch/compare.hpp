@@ -32,13 +32,13 @@ Comparison compare_values(const std::string& output, std::span<const double> got
                           std::span<const double> want, double relative,
                           std::span<const double> absolute);
 
-/// A gradient [rows, columns], over the whole and over every row. `smallest`: an
-/// absolute allowance of each element. `before`: what the buffer held when it was accumulated into,
+/// A gradient [rows, columns], over the whole and over every row; past the `range` of its
+/// dtype it is infinite. `before`: what the buffer held when it was accumulated into,
 /// else empty; `want` includes it.
 Comparison compare_gradient(const std::string& output, std::span<const double> got,
                             std::span<const double> want, std::int64_t columns,
                             const ReferenceTerms& terms, const tolerance::Allowed& allowed,
-                            double smallest, std::span<const double> before);
+                            const tolerance::Range& range, std::span<const double> before);
 
 /// Integers, exactly.
 Comparison compare_exact(const std::string& output, std::span<const std::int64_t> got,

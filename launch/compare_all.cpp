@@ -41,12 +41,12 @@ std::vector<Comparison> compare_all(const ReferenceProblem& problem, const Refer
   };
   const auto gradient = [&](const char* name, const std::vector<double>& got,
                             const std::vector<double>& want, std::int64_t columns,
-                            const ReferenceTerms& terms, double smallest,
+                            const ReferenceTerms& terms, const tolerance::Range& range,
                             const std::vector<double>& before) {
     if (got.empty()) return;
     std::vector<double> sum = want;
     for (std::size_t i = 0; i < before.size(); ++i) sum[i] += before[i];
-    out.push_back(compare_gradient(name, got, sum, columns, terms, allowed, smallest, before));
+    out.push_back(compare_gradient(name, got, sum, columns, terms, allowed, range, before));
   };
 
   values("loss", answer.loss, exact.loss,
@@ -66,11 +66,11 @@ std::vector<Comparison> compare_all(const ReferenceProblem& problem, const Refer
     out.push_back(compare_exact("counted_rows", answer.counted_rows, want));
   }
   gradient("grad_hidden", answer.grad_hidden, exact.grad_hidden, problem.hidden_size,
-           exact.hidden_terms, allowed.smallest_hidden, answer.before_hidden);
+           exact.hidden_terms, allowed.hidden, answer.before_hidden);
   gradient("grad_weight", answer.grad_weight, exact.grad_weight, problem.hidden_size,
-           exact.weight_terms, allowed.smallest_weight, answer.before_weight);
-  gradient("grad_bias", answer.grad_bias, exact.grad_bias, 1, exact.bias_terms,
-           allowed.smallest_weight, answer.before_bias);
+           exact.weight_terms, allowed.weight, answer.before_weight);
+  gradient("grad_bias", answer.grad_bias, exact.grad_bias, 1, exact.bias_terms, allowed.weight,
+           answer.before_bias);
   return out;
 }
 

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <limits>
 
 #include "shardloss/problem.hpp"
 #include "shardloss/tensor.hpp"
@@ -89,18 +90,33 @@ inline constexpr double accumulation_coefficient = 2;
 /// The reference is fp64: where the problem is too, both round, and as often.
 constexpr double rounding_sides(DType dtype) { return dtype == DType::float64 ? 2 : 1; }
 
+/// Past it an element rounds to infinity.
+constexpr double largest(DType dtype) {
+  switch (dtype) {
+    case DType::float64: return std::numeric_limits<double>::max();
+    case DType::float16: return 65504;
+    default: return std::numeric_limits<float>::max();  // bfloat16 ends where float32 does, nearly
+  }
+}
+
+/// What the dtype that a gradient is written in can hold.
+struct Range {
+  double smallest = 0;  ///< absolute: how far each element may be off at the least
+  double largest = std::numeric_limits<double>::max();
+};
+
 /// What is allowed to one problem.
 struct Allowed {
-  double value = 0;            ///< relative, over a whole per-row output or a scalar
-  double gradient = 0;         ///< relative, over a whole gradient
-  double formed = 0;           ///< of ReferenceTerms::formed, or of what a row loss is made of
-  double rounded = 0;          ///< of ReferenceTerms::rounded
-  double logit = 0;            ///< absolute: how far a logit, and with it lse, may be off
-  double accumulate = 0;       ///< of the value in a gradient buffer that was added to
-  double perturbed = 0;        ///< of ReferenceTerms::perturbed
-  double underflow = 0;        ///< of ReferenceTerms::largest times its factors
-  double smallest_hidden = 0;  ///< absolute, of each element of the hidden gradient
-  double smallest_weight = 0;  ///< of the weight and bias gradients
+  double value = 0;       ///< relative, over a whole per-row output or a scalar
+  double gradient = 0;    ///< relative, over a whole gradient
+  double formed = 0;      ///< of ReferenceTerms::formed, or of what a row loss is made of
+  double rounded = 0;     ///< of ReferenceTerms::rounded
+  double logit = 0;       ///< absolute: how far a logit, and with it lse, may be off
+  double accumulate = 0;  ///< of the value in a gradient buffer that was added to
+  double perturbed = 0;   ///< of ReferenceTerms::perturbed
+  double underflow = 0;   ///< of ReferenceTerms::largest times its factors
+  Range hidden;           ///< of the hidden gradient
+  Range weight;           ///< of the weight and bias gradients
 };
 
 /// `logits`: dtype of the chunk (Plan::logits_dtype). `magnitude`: ReferenceResult's
@@ -127,13 +143,15 @@ inline Allowed allowed(const Problem& problem, DType logits, double magnitude, d
   out.accumulate = accumulation_coefficient * sides * eps(stored) *
                    (straight ? std::sqrt(std::max(sums, 1.0)) : 1);
   out.underflow = underflow_coefficient(problem.dtype);
-  if (problem.dtype == DType::float16) {
-    const auto smallest = [&](GradDType grad) {
-      return compact || grad != GradDType::float32 ? smallest_coefficient * sums : 0;
-    };
-    out.smallest_hidden = smallest(problem.grad_hidden);
-    out.smallest_weight = smallest(problem.grad_weight);
-  }
+  const auto range = [&](GradDType grad) {
+    const bool wide = grad == GradDType::float32 && !compact;  // compact: partial sums are short
+    Range of;
+    of.largest = largest(wide ? real_of(problem.dtype) : problem.dtype);
+    if (problem.dtype == DType::float16 && !wide) of.smallest = smallest_coefficient * sums;
+    return of;
+  };
+  out.hidden = range(problem.grad_hidden);
+  out.weight = range(problem.grad_weight);
   return out;
 }
 

@@ -267,15 +267,15 @@ SHARDLOSS_HOST_DEVICE double magnitude_of(const CallObjective<Real>& call,
   return std::isfinite(magnitude) ? magnitude : 0.0;
 }
 
-/// The power of two that brings the largest magnitude of a chunk near 1, or, in float16, where
-/// small probabilities keep their digits: it ends at 65504 and 2^-24. The same on every rank: all
-/// know all rows of a chunk.
+/// The power of two that brings the largest magnitude of a chunk near 1, or, where its logit
+/// gradients are stored in float16, where small probabilities keep their digits: that ends at 65504
+/// and 2^-24. The same on every rank: all know all rows of a chunk.
 template <class Real>
-SHARDLOSS_HOST_DEVICE int chunk_power(double magnitude, DType logits) {
+SHARDLOSS_HOST_DEVICE int chunk_power(double magnitude, DType stored) {
   // It and its inverse are normal numbers: past the range an exact 0 would become inf x 0.
   constexpr int most = std::numeric_limits<Real>::max_exponent - 2;
   if (magnitude == 0) return 0;
-  const int power = std::ilogb(magnitude) - (logits == DType::float16 ? 10 : 0);
+  const int power = std::ilogb(magnitude) - (stored == DType::float16 ? 10 : 0);
   return power < -most ? -most : (power > most ? most : power);
 }
 

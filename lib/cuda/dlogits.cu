@@ -67,7 +67,7 @@ __global__ void __launch_bounds__(threads)
 #pragma unroll
   for (int j = 0; j < vectors; ++j)
     if (first + j * threads < whole) raw[j] = load16(in + (first + j * threads) * width);
-  const RowTerms t = terms_of(d.coefficients[row], scale.scale * d.scale->inverse);
+  const RowTerms t = terms_of(d.coefficients[row], scale.scale, d.scale->inverse);
 #pragma unroll
   for (int j = 0; j < vectors; ++j) {
     const unsigned v = first + j * threads;
@@ -128,7 +128,7 @@ __global__ void __launch_bounds__(threads, 3)
     __syncthreads();
     if (threadIdx.x < count)
       terms[threadIdx.x] =
-          terms_of(d.coefficients[first + threadIdx.x], scale.scale * d.scale->inverse);
+          terms_of(d.coefficients[first + threadIdx.x], scale.scale, d.scale->inverse);
     __syncthreads();
     for (int r = count - 1; v < whole && r >= 0; r -= in_flight) {
       uint4 raw[in_flight];
@@ -169,7 +169,7 @@ __global__ void __launch_bounds__(threads) narrow_kernel(DlogitsArguments d, Log
   const int columns = static_cast<int>(d.on.objective.columns);
   const auto* in = static_cast<const float*>(d.on.logits.data) + row * d.on.logits.row_stride;
   auto* out = static_cast<Out*>(d.out.data) + row * d.out.row_stride;
-  const RowTerms t = terms_of(d.coefficients[row], scale.scale * d.scale->inverse);
+  const RowTerms t = terms_of(d.coefficients[row], scale.scale, d.scale->inverse);
   const unsigned pieces = (static_cast<unsigned>(columns) + width - 1) / width;
   for (unsigned first = 0; first < pieces; first += threads) {
     const unsigned piece = first + threadIdx.x;

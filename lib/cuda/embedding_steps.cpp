@@ -2,6 +2,7 @@
 #include "cuda_backend.hpp"
 
 namespace shardloss::detail::cuda {
+
 void CudaBackend::embed_open(const EmbedCall& call) {
   const ProfileRange range("embed_open");
   const DeviceGuard guard(device_.index);

@@ -260,7 +260,7 @@ __device__ void fuse_row(const FusedArguments& a, const LogitScale& scale) {
                                       .class_sum = scalars.class_sum,
                                       .class_most = 1.0,  // float16 alone asks for it
                                       .reduction = scalars.factor.value};
-      terms = terms_of(coefficients_of(call, kind, input, saved_by(merged)), scale.scale);
+      terms = terms_of(coefficients_of(call, kind, input, saved_by(merged)), scale.scale, 1.0f);
     }
   }
   __syncthreads();

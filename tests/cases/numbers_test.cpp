@@ -286,6 +286,22 @@ TEST_F(Cases, AMaskedTargetOfClassWeightZeroHasNoLoss) {
   }
 }
 
+// The chunk's power of two is then near the end of float32, and a logit scale times it past that.
+TEST_F(Cases, TinyUpstreamsBesideALogitScaleKeepTheirGradients) {
+  for (const DType dtype : {DType::float16, DType::bfloat16, DType::float32}) {
+    for (const double scale : {8.0, 1000.0}) {
+      Problem problem = plain_problem(6, 5, 23, dtype);
+      problem.grad_hidden = problem.grad_weight = GradDType::float32;
+      problem.reduction = Reduction::sum;
+      problem.logit_scale = scale;
+      Sample sample = fill(problem, ranks(), 14);
+      sample.data.upstream_loss = {0x1p-121};
+      for (double& x : sample.data.hidden) x = rounded(x / scale, dtype);
+      expect_reference(sample);
+    }
+  }
+}
+
 TEST_F(Cases, ARowOfMaskedTokensIsNaNAndHasNoGradient) {
   for (const bool entropy : {false, true}) {
     Problem problem = plain_problem(3, 4, 12);

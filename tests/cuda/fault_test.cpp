@@ -1,4 +1,4 @@
-// Faults on two GPUs, in two processes: the other one gets out of wait() and of a stream
+// Faults on GPUs, in two processes: the other one gets out of wait() and of a stream
 // synchronisation within the deadline + 1.5 s, with an error and without a finite loss, and its
 // process ends; where both live on, a fresh group in the same processes gives right numbers.
 #include <cmath>
@@ -96,7 +96,7 @@ void expect_fresh_group_is_right(const Member& member) {
 
 /// Loads kernels and libraries, so that no first time falls into a short deadline.
 void warm_up(const Member& member) {
-  SHARDLOSS_TEST_CUDA_CALL(cudaSetDevice(member.rank()));
+  SHARDLOSS_TEST_CUDA_CALL(cudaSetDevice(member.device().index));
   expect_fresh_group_is_right(member);
 }
 

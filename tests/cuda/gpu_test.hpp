@@ -1,5 +1,6 @@
 /// \file
-/// The fixture of tests that are about GPUs: one GPU a rank, or skipped with the reason.
+/// The fixture of tests that are about GPUs: a GPU for each rank, or one that they share;
+/// skipped with the reason.
 #pragma once
 
 #include <cuda_runtime_api.h>

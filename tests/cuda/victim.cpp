@@ -14,7 +14,7 @@ int main(int argc, char** argv) {
   MPI_Init(&argc, &argv);
   int gpus = 0;
   if (cudaGetDeviceCount(&gpus) != cudaSuccess || gpus < gpus_needed(ranks())) {
-    if (rank() == 0) std::printf("victim: no GPU for each of %d ranks\n", ranks());
+    if (rank() == 0) std::printf("victim: no GPU for %d ranks\n", ranks());
     MPI_Finalize();
     return 0;
   }

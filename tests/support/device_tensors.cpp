@@ -20,18 +20,21 @@ constexpr std::size_t guard_bytes = 256;
 constexpr std::byte guard_value{0x5a};
 constexpr std::byte poison_value{0xff};
 
-bool wants_cuda() {
-  const char* device = std::getenv("SHARDLOSS_TEST_DEVICE");
-  return device != nullptr && std::string(device) == "cuda";
+bool is_set(const char* name, const char* to) {
+  const char* value = std::getenv(name);
+  return value != nullptr && std::string(value) == to;
 }
 
-bool shares_gpu() { return std::getenv("SHARDLOSS_TEST_SHARED_GPU") != nullptr; }
+bool wants_cuda() { return is_set("SHARDLOSS_TEST_DEVICE", "cuda"); }
+
+bool shares_gpu() { return is_set("SHARDLOSS_TEST_SHARED_GPU", "1"); }
 
 // Two ranks of a host on one GPU are a mistake to NCCL, so each says that it is a host of its own,
 // and is reached through the loopback's sockets.
 void be_a_host(int rank) {
   setenv("NCCL_HOSTID", ("rank " + std::to_string(rank)).c_str(), 1);
-  setenv("NCCL_SOCKET_IFNAME", "lo", 1);
+  setenv("NCCL_NET", "Socket", 1);
+  setenv("NCCL_SOCKET_IFNAME", "=lo", 1);
 }
 
 #ifdef SHARDLOSS_TEST_CUDA

@@ -13,8 +13,8 @@
 namespace shardloss::test {
 
 /// Where a rank of a test runs: the CPU, or with SHARDLOSS_TEST_DEVICE=cuda GPU `rank`. Where
-/// SHARDLOSS_TEST_SHARED_GPU is set all ranks share GPU 0 as if each were on a host of its own.
-Device test_device(int rank = 0);
+/// SHARDLOSS_TEST_SHARED_GPU is 1 all ranks share GPU 0 as if each were on a host of its own.
+Device test_device(int rank);
 
 /// How many GPUs of this machine so many ranks take.
 int gpus_needed(int ranks);

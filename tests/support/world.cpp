@@ -30,7 +30,7 @@ int ranks() {
 }
 
 Device device() {
-  // GPU tests run on one host: ranks number its GPUs.
+  // GPU tests run on one host: ranks number its GPUs, or share one.
   return test_device(rank());
 }
 

@@ -27,7 +27,7 @@ double share_of(std::int64_t rows, std::size_t columns, double error) {
   terms.largest = 1;
   const std::vector<double> want(columns), got(columns, error);
   const auto allowed = tolerance::allowed(problem, DType::float32, 1, 1);
-  return compare_gradient("grad_bias", got, want, 1, terms, allowed, 0, {}).share;
+  return compare_gradient("grad_bias", got, want, 1, terms, allowed, {}, {}).share;
 }
 
 TEST(Tolerance, FewTermsMayAllBeRoundedTheSameWay) {
@@ -55,11 +55,44 @@ TEST(Tolerance, BothNumbersContainWhatWasAddedTo) {
     each->assign(4, 0);
   tolerance::Allowed allowed;
   allowed.gradient = 0.25;
-  const Comparison one = compare_gradient("grad_bias", got, want, 1, terms, allowed, 0, before);
+  const Comparison one = compare_gradient("grad_bias", got, want, 1, terms, allowed, {}, before);
   EXPECT_EQ(one.row, -1);
   EXPECT_DOUBLE_EQ(one.share, 2);
   EXPECT_DOUBLE_EQ(one.got, 9);
   EXPECT_DOUBLE_EQ(one.want, 8);
+}
+
+/// Past 65504 a float16 gradient is infinite, and right; close to it either may be.
+TEST(Tolerance, PastTheRangeOfItsDtypeAGradientIsInfinite) {
+  constexpr double infinity = std::numeric_limits<double>::infinity();
+  Problem problem;
+  problem.dtype = DType::float16;
+  ReferenceTerms terms;
+  for (auto* each :
+       {&terms.formed, &terms.summed, &terms.rounded, &terms.perturbed, &terms.factors})
+    each->assign(1, 0);
+  double magnitude = 0;
+  const auto passes = [&](double got, double want) {
+    const auto allowed = tolerance::allowed(problem, DType::float16, magnitude, 1);
+    const std::vector<double> one = {got}, other = {want};
+    return compare_gradient("grad_bias", one, other, 1, terms, allowed, allowed.weight, {})
+        .passed();
+  };
+  EXPECT_TRUE(passes(infinity, 1e6));
+  EXPECT_TRUE(passes(-infinity, -1e6));
+  EXPECT_TRUE(passes(infinity, 65500));
+  EXPECT_TRUE(passes(65504, 65600));
+  EXPECT_FALSE(passes(-infinity, 1e6));
+  EXPECT_FALSE(passes(65504, 1e6)) << "not the end of the range";
+  EXPECT_FALSE(passes(infinity, 6e4));
+  EXPECT_FALSE(passes(std::nan(""), 1e6));
+  problem.grad_weight = GradDType::float32;
+  EXPECT_FALSE(passes(infinity, 1e6));
+  problem.accumulation = Accumulation::compact;
+  EXPECT_TRUE(passes(infinity, 1e6)) << "it is added up in float16";
+  magnitude = 1e4;
+  EXPECT_FALSE(passes(infinity, 5e4)) << "however much is allowed";
+  EXPECT_FALSE(passes(infinity, 0));
 }
 
 /// In units of the problem's roundoff.

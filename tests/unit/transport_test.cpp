@@ -64,10 +64,11 @@ double unit_roundoff(DType dtype) {
   }
 }
 
-/// The worst |got - sum over ranks| as a share of (P - 1) roundings of the summands' sizes.
+/// The worst |got - sum over ranks| as a share of P roundings of the summands' sizes. The sum's own
+/// roundings would count as much as those of a float64 that was added up in another order.
 double worst_share(const std::vector<double>& got, std::int64_t first, std::int64_t count,
                    DType dtype, std::uint64_t seed, std::int64_t whole) {
-  std::vector<double> sum(static_cast<std::size_t>(count), 0.0);
+  std::vector<long double> sum(static_cast<std::size_t>(count), 0.0L);
   std::vector<double> size(static_cast<std::size_t>(count), 0.0);
   for (int r = 0; r < ranks(); ++r) {
     const std::vector<double> values = contribution(r, whole, dtype, seed);
@@ -79,7 +80,8 @@ double worst_share(const std::vector<double>& got, std::int64_t first, std::int6
   }
   double worst = 0;
   for (std::size_t i = 0; i < sum.size(); ++i) {
-    const double error = std::abs(got[i + static_cast<std::size_t>(first)] - sum[i]);
+    const auto error =
+        static_cast<double>(std::abs(got[i + static_cast<std::size_t>(first)] - sum[i]));
     const double allowed = ranks() * unit_roundoff(dtype) * size[i];
     worst = std::max(worst, error == 0 ? 0 : error / allowed);
     if (!(error <= allowed)) return std::numeric_limits<double>::infinity();
