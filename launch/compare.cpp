@@ -17,6 +17,15 @@ bool same_special(double got, double want) {
   return std::isnan(want) ? std::isnan(got) : got == want;
 }
 
+/// From where on a value that may be off by so much may have become infinite.
+double end_of(double largest, double relative) {
+  return largest * (1 - std::min(0.125, tolerance::row_factor * relative));
+}
+
+bool past(double got, double want, double end) {
+  return std::isinf(got) && std::abs(want) >= end && std::signbit(got) == std::signbit(want);
+}
+
 /// error / allowance, where no error is always right.
 double share_of(double error, double allowance) {
   if (error == 0) return 0;
@@ -86,9 +95,8 @@ RowErrors row_errors(std::span<const double> got, std::span<const double> want,
   double largest = -1;
   for (std::size_t k = 0; k < want.size(); ++k) {
     if (!both_finite(got[k], want[k])) {
-      const bool past = std::isinf(got[k]) && std::abs(want[k]) >= end &&
-                        std::signbit(got[k]) == std::signbit(want[k]);
-      if (!past && !same_special(got[k], want[k])) row.special = static_cast<std::int64_t>(k);
+      const bool right = same_special(got[k], want[k]) || past(got[k], want[k], end);
+      if (!right) row.special = static_cast<std::int64_t>(k);
       continue;
     }
     const double error = std::abs(got[k] - want[k]);
@@ -103,15 +111,17 @@ RowErrors row_errors(std::span<const double> got, std::span<const double> want,
 
 Comparison compare_values(const std::string& output, std::span<const double> got,
                           std::span<const double> want, double relative,
-                          std::span<const double> absolute) {
+                          std::span<const double> absolute, double largest) {
   if (got.size() != want.size()) return wrong_size(output, got.size(), want.size());
   Comparison worst;
   worst.output = output;
+  const double end = end_of(largest, relative);
   Squares sums;
   for (std::size_t i = 0; i < want.size(); ++i) {
     const auto row = static_cast<std::int64_t>(i);
     if (!both_finite(got[i], want[i])) {
-      const double share = same_special(got[i], want[i]) ? 0 : infinity;
+      const bool right = same_special(got[i], want[i]) || past(got[i], want[i], end);
+      const double share = right ? 0 : infinity;
       keep_worst(worst, share, row, -1, got[i], want[i]);
       continue;
     }
@@ -138,9 +148,7 @@ Comparison compare_gradient(const std::string& output, std::span<const double> g
   double excess = 0;  // by how much the floor of one row is above its share in that of the whole
   const auto width = static_cast<std::size_t>(columns);
   const double root = std::sqrt(static_cast<double>(columns));
-  // Close to its end an error may carry a value past it.
-  const double end =
-      range.largest * (1 - std::min(0.125, tolerance::row_factor * allowed.gradient));
+  const double end = end_of(range.largest, allowed.gradient);
   const double accumulate = before.empty() ? 0 : allowed.accumulate;
   for (std::size_t i = 0; width > 0 && i * width < want.size(); ++i) {
     const RowErrors row =

@@ -27,10 +27,11 @@ struct Comparison {
   bool passed() const { return share <= 1; }
 };
 
-/// Per-row values or a scalar. `absolute[i]`: an allowance beside the relative one, or empty.
+/// Per-row values or a scalar, infinite past `largest`. `absolute[i]`: an allowance beside the
+/// relative one, or empty.
 Comparison compare_values(const std::string& output, std::span<const double> got,
                           std::span<const double> want, double relative,
-                          std::span<const double> absolute);
+                          std::span<const double> absolute, double largest);
 
 /// A gradient [rows, columns], over the whole and over every row; past the `range` of its
 /// dtype it is infinite. `before`: what the buffer held when it was accumulated into,

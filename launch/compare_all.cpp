@@ -37,7 +37,8 @@ std::vector<Comparison> compare_all(const ReferenceProblem& problem, const Refer
   const std::vector<double> sum_absolute = {sum_of(row_absolute) * factor};
   const auto values = [&](const char* name, const std::vector<double>& got,
                           const std::vector<double>& want, const std::vector<double>& absolute) {
-    if (!got.empty()) out.push_back(compare_values(name, got, want, allowed.value, absolute));
+    if (!got.empty())
+      out.push_back(compare_values(name, got, want, allowed.value, absolute, allowed.largest));
   };
   const auto gradient = [&](const char* name, const std::vector<double>& got,
                             const std::vector<double>& want, std::int64_t columns,

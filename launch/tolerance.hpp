@@ -115,8 +115,9 @@ struct Allowed {
   double accumulate = 0;  ///< of the value in a gradient buffer that was added to
   double perturbed = 0;   ///< of ReferenceTerms::perturbed
   double underflow = 0;   ///< of ReferenceTerms::largest times its factors
-  Range hidden;           ///< of the hidden gradient
-  Range weight;           ///< of the weight and bias gradients
+  double largest = std::numeric_limits<double>::max();  ///< that losses can be
+  Range hidden;                                         ///< of the hidden gradient
+  Range weight;                                         ///< of the weight and bias gradients
 };
 
 /// `logits`: dtype of the chunk (Plan::logits_dtype). `magnitude`: ReferenceResult's
@@ -150,6 +151,7 @@ inline Allowed allowed(const Problem& problem, DType logits, double magnitude, d
     if (problem.dtype == DType::float16 && !wide) of.smallest = smallest_coefficient * sums;
     return of;
   };
+  out.largest = largest(real_of(problem.dtype));
   out.hidden = range(problem.grad_hidden);
   out.weight = range(problem.grad_weight);
   return out;

@@ -10,7 +10,8 @@
 ///   A = t L ((1 - a) c_y + a / V sum c + 2 k lse) + g_lse - g_logprob + g_entropy (E_p[z] - M)
 ///   B = -t L (1 - a) c_y + g_logprob     C = -t L a / V     G = -g_entropy
 ///
-/// with L the upstream of the loss times the factor of the reduction. Soft targets q' instead:
+/// all times s, with L the upstream of the loss times the factor of the reduction. Soft targets q'
+/// instead:
 ///
 ///   ce = lse sum c q' - sum c q' z
 ///   A  = t L (sum c q' + 2 k lse) + g_lse + g_entropy (E_p[z] - M)     B = 0     C = -t L
@@ -222,7 +223,9 @@ SHARDLOSS_HOST_DEVICE RowCoefficients<Real> coefficients_of(const CallObjective<
   if (kind != RowKind::ordinary) return out;
 
   double a = 0, b = 0, c = 0;
-  const double upstream = input.upstream_loss * call.reduction * input.weight;  // t L
+  // t L; an infinite upstream of nothing is nothing.
+  const double upstream =
+      call.reduction == 0 ? 0.0 : input.upstream_loss * call.reduction * input.weight;
   if (upstream != 0) {
     if (o.soft_targets) {
       a = row.target_mass;
@@ -243,13 +246,14 @@ SHARDLOSS_HOST_DEVICE RowCoefficients<Real> coefficients_of(const CallObjective<
   }
   a += static_cast<double>(input.upstream_lse) - input.upstream_logprob;
   b += input.upstream_logprob;
-  if (input.upstream_entropy != 0) {
-    a += static_cast<double>(input.upstream_entropy) * row.centered_mean;
-    out.g = -input.upstream_entropy;
-  }
-  out.a = static_cast<Real>(a);
-  out.b = static_cast<Real>(b);
-  out.c = static_cast<Real>(c);
+  const double g = -static_cast<double>(input.upstream_entropy);
+  if (g != 0) a -= g * row.centered_mean;
+  // s brings back into the range of Real what an upstream may have taken out of it.
+  const double s = o.scale;
+  out.a = static_cast<Real>(s * a);
+  out.b = static_cast<Real>(s * b);
+  out.c = static_cast<Real>(s * c);
+  out.g = static_cast<Real>(s * g);
   if (!o.soft_targets) out.column = o.column_of(input.target);
   return out;
 }
@@ -259,11 +263,11 @@ SHARDLOSS_HOST_DEVICE RowCoefficients<Real> coefficients_of(const CallObjective<
 template <class Real>
 SHARDLOSS_HOST_DEVICE double magnitude_of(const CallObjective<Real>& call,
                                           const RowCoefficients<Real>& row, double log_vocab) {
-  const double magnitude =
-      std::abs(static_cast<double>(call.objective.scale)) *
-      (std::abs(static_cast<double>(row.a)) + std::abs(static_cast<double>(row.b)) +
-       std::abs(static_cast<double>(row.c)) * call.class_most +
-       std::abs(static_cast<double>(row.g)) * log_vocab);
+  // An infinite weight of a class that no row has is in no gradient.
+  const double smooth = row.c == 0 ? 0.0 : std::abs(static_cast<double>(row.c)) * call.class_most;
+  const double magnitude = std::abs(static_cast<double>(row.a)) +
+                           std::abs(static_cast<double>(row.b)) + smooth +
+                           std::abs(static_cast<double>(row.g)) * log_vocab;
   return std::isfinite(magnitude) ? magnitude : 0.0;
 }
 

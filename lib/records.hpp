@@ -110,11 +110,12 @@ struct SavedRow {
 
 /// A chunk row's logit gradient, in the form of OBJECTIVE.md:
 ///
-///   du_v = (p_v (A + G (z_v - M)) + B [v == y] + C_v) s (1 - (z_v / cap)^2)
+///   du_v = (p_v (A + G (z_v - M)) + B [v == y] + C_v) (1 - (z_v / cap)^2)
 ///
-/// with p_v = exp(z_v - M - log_sum) and C_v = C c_v (smoothing) or C c_v q'_v (soft targets); z is
-/// centred at M, so that nothing large cancels. All four are divided by the chunk's power of two:
-/// on the CPU as they are kept here, on CUDA (float16) as they are read.
+/// (s is in A, G, B and C here) with p_v = exp(z_v - M - log_sum) and C_v = C c_v (smoothing) or C
+/// c_v q'_v (soft targets); z is centred at M, so that nothing large cancels. All four are divided
+/// by the chunk's power of two: on the CPU as they are kept here, on CUDA (float16) as they are
+/// read.
 template <class Real>
 struct RowCoefficients {
   Real max;

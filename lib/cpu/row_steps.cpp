@@ -124,17 +124,16 @@ void RowSteps<Real>::gradient_block(const Real* u, std::int64_t column, std::int
   const Real* z = logits(u, n, buffer.data());
   const bool capped = objective_.cap != 0;
   if (capped) softcap_slope(u, n, objective_.scale, objective_.cap, slope.data());  // du may be u
-  const Real s = capped ? Real(1) : objective_.scale;  // under a cap it comes with the derivative
   const bool owned = k.column >= column && k.column < column + n;
   const bool target = owned && z[k.column - column] != minus_infinity<Real>;
   if (k.g == 0 && k.c == 0) {
-    softmax_gradient(z, n, k.max, k.log_sum, s * k.a, du);
+    softmax_gradient(z, n, k.max, k.log_sum, k.a, du);
   } else {
     alignas(64) std::array<Real, block_size> weight_buffer;
     const Real* w = k.c == 0 ? ones<Real>.data() : weights(k.row, column, n, weight_buffer.data());
-    objective_gradient(z, w, n, k.max, k.log_sum, s * k.a, s * k.g, s * k.c, du);
+    objective_gradient(z, w, n, k.max, k.log_sum, k.a, k.g, k.c, du);
   }
-  if (target) du[k.column - column] += s * k.b;
+  if (target) du[k.column - column] += k.b;
   if (capped) multiply(du, slope.data(), n, du);
 }
 

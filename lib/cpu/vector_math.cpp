@@ -98,7 +98,7 @@ SHARDLOSS_INLINE void softcap_slope_to(const Real* u, std::int64_t n, Real s, Re
   for (std::int64_t i = 0; i < n; ++i) {
     const Real x = twice_inner * u[i];
     const Real e = exponential(x < 0 ? x : -x);
-    slope[i] = s * (4 * e / ((1 + e) * (1 + e)));
+    slope[i] = 4 * e / ((1 + e) * (1 + e));
   }
 }
 

@@ -55,8 +55,8 @@ void affine(const double* x, std::int64_t n, double s, double b, double* y);
 void softcap(const float* u, std::int64_t n, float s, float cap, float* z);
 void softcap(const double* u, std::int64_t n, double s, double cap, double* z);
 
-/// slope = dz / du = s (1 - (z / cap)^2) = s 4 e / (1 + e)^2, e = exp(-2 |s u / cap|): the first
-/// form cancels where z is near cap.
+/// slope = dz / d(s u) = 1 - (z / cap)^2 = 4 e / (1 + e)^2, e = exp(-2 |s u / cap|): the first form
+/// cancels where z is near cap.
 void softcap_slope(const float* u, std::int64_t n, float s, float cap, float* slope);
 void softcap_slope(const double* u, std::int64_t n, double s, double cap, double* slope);
 

@@ -1,6 +1,6 @@
 // The gradient of a chunk's logits, U [C, columns] in place or from kept logits:
 //
-//   du_v = (p_v (A + G (z_v - M)) + B [v == y] + C_v) s (1 - (z_v / cap)^2)
+//   du_v = (p_v (A + G (z_v - M)) + B [v == y] + C_v) (1 - (z_v / cap)^2)
 //   p_v = exp(z_v - M - log_sum)     C_v = C, C c_v or C c_v q'_v
 //
 // with A, G, B, C of the row, divided here by the chunk's power of two, and the sums of its
@@ -67,7 +67,7 @@ __global__ void __launch_bounds__(threads)
 #pragma unroll
   for (int j = 0; j < vectors; ++j)
     if (first + j * threads < whole) raw[j] = load16(in + (first + j * threads) * width);
-  const RowTerms t = terms_of(d.coefficients[row], scale.scale, d.scale->inverse);
+  const RowTerms t = terms_of(d.coefficients[row], d.scale->inverse);
 #pragma unroll
   for (int j = 0; j < vectors; ++j) {
     const unsigned v = first + j * threads;
@@ -127,8 +127,7 @@ __global__ void __launch_bounds__(threads, 3)
     load(count - 1);
     __syncthreads();
     if (threadIdx.x < count)
-      terms[threadIdx.x] =
-          terms_of(d.coefficients[first + threadIdx.x], scale.scale, d.scale->inverse);
+      terms[threadIdx.x] = terms_of(d.coefficients[first + threadIdx.x], d.scale->inverse);
     __syncthreads();
     for (int r = count - 1; v < whole && r >= 0; r -= in_flight) {
       uint4 raw[in_flight];
@@ -169,7 +168,7 @@ __global__ void __launch_bounds__(threads) narrow_kernel(DlogitsArguments d, Log
   const int columns = static_cast<int>(d.on.objective.columns);
   const auto* in = static_cast<const float*>(d.on.logits.data) + row * d.on.logits.row_stride;
   auto* out = static_cast<Out*>(d.out.data) + row * d.out.row_stride;
-  const RowTerms t = terms_of(d.coefficients[row], scale.scale, d.scale->inverse);
+  const RowTerms t = terms_of(d.coefficients[row], d.scale->inverse);
   const unsigned pieces = (static_cast<unsigned>(columns) + width - 1) / width;
   for (unsigned first = 0; first < pieces; first += threads) {
     const unsigned piece = first + threadIdx.x;

@@ -2,7 +2,7 @@
 // logits, for the plain objective on one rank, where nothing has to be asked of others first:
 //
 //   max = max z     sum_exp = sum exp(z - max)     z_y     ->     A, B of objective.hpp
-//   du_v = (A exp(z_v - lse) + B [v == y]) s, in place
+//   du_v = A exp(z_v - lse) + B [v == y], in place
 //
 // A cluster of blocks holds a row in shared memory, each block a part, and sends the others the
 // statistics of its part. Bytes: C columns elements read and as many written, two thirds of what
@@ -260,7 +260,7 @@ __device__ void fuse_row(const FusedArguments& a, const LogitScale& scale) {
                                       .class_sum = scalars.class_sum,
                                       .class_most = 1.0,  // float16 alone asks for it
                                       .reduction = scalars.factor.value};
-      terms = terms_of(coefficients_of(call, kind, input, saved_by(merged)), scale.scale, 1.0f);
+      terms = terms_of(coefficients_of(call, kind, input, saved_by(merged)), 1.0f);
     }
   }
   __syncthreads();

@@ -10,8 +10,8 @@ namespace shardloss::detail::cuda {
 
 __device__ inline int padded(int columns) { return (columns + 7) / 8 * 8; }
 
-/// A row's coefficients ready for use: scaled by s, and p_v = 2^(z log2 e - offset); where the
-/// maximum is far, 2^((z - max) log2 e - offset).
+/// A row's coefficients ready for use: over the chunk's power of two, and p_v = 2^(z log2 e -
+/// offset); where the maximum is far, 2^((z - max) log2 e - offset).
 struct alignas(16) RowTerms {
   float offset;
   float max;
@@ -21,9 +21,8 @@ struct alignas(16) RowTerms {
   std::int64_t row;  // of the soft targets
 };
 
-/// `inverse`: of the chunk's power of two. It comes before s: of large ones the product of the two
-/// is infinite, and 0 times that would be NaN.
-__device__ inline RowTerms terms_of(const RowCoefficients<float>& row, float s, float inverse) {
+/// `inverse`: of the chunk's power of two.
+__device__ inline RowTerms terms_of(const RowCoefficients<float>& row, float inverse) {
   RowTerms t;
   // M log2 e + log_sum log2 e, and what its roundings lost, so that the p of a row add up to 1.
   t.far = is_far(row.max);
@@ -34,10 +33,10 @@ __device__ inline RowTerms terms_of(const RowCoefficients<float>& row, float s, 
   const float lost = (m - (t.offset - l_part)) + (l - l_part) + rounding_of(row.max);
   const float correction = exp2_fast(-lost);
   t.max = row.max;
-  t.a = row.a * inverse * s * correction;
-  t.g = row.g * inverse * s * correction;
-  t.b = row.b * inverse * s;
-  t.c = row.c * inverse * s;
+  t.a = row.a * inverse * correction;
+  t.g = row.g * inverse * correction;
+  t.b = row.b * inverse;
+  t.c = row.c * inverse;
   t.column = static_cast<int>(row.column);
   t.zero = row.a == 0.0f && row.g == 0.0f && row.b == 0.0f && row.c == 0.0f;
   t.row = row.row;

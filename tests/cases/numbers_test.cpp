@@ -292,13 +292,49 @@ TEST_F(Cases, TinyUpstreamsBesideALogitScaleKeepTheirGradients) {
     for (const double scale : {8.0, 1000.0}) {
       Problem problem = plain_problem(6, 5, 23, dtype);
       problem.grad_hidden = problem.grad_weight = GradDType::float32;
+      problem.bias = true;
       problem.reduction = Reduction::sum;
       problem.logit_scale = scale;
-      Sample sample = fill(problem, ranks(), 14);
-      sample.data.upstream_loss = {0x1p-121};
-      for (double& x : sample.data.hidden) x = rounded(x / scale, dtype);
-      expect_reference(sample);
+      for (const Accumulation accumulation : {Accumulation::balanced, Accumulation::accurate}) {
+        problem.accumulation = accumulation;
+        Sample sample = fill(problem, ranks(), 14);
+        sample.data.upstream_loss = {0x1p-121};
+        for (auto* values : {&sample.data.hidden, &sample.data.bias})
+          for (double& x : *values) x = rounded(x / scale, dtype);
+        expect_reference(sample);
+      }
     }
+  }
+}
+
+// A scale brings back what an upstream took out of float32's range.
+TEST_F(Cases, AFarUpstreamAndAFarLogitScaleMakeAGradientInRange) {
+  for (const double scale : {0x1p-40, 0x1p40}) {
+    Problem problem = plain_problem(6, 5, 23);
+    problem.grad_weight = GradDType::none;  // the hidden states of such a scale take it too far
+    problem.reduction = Reduction::sum;
+    problem.logit_scale = scale;
+    Sample sample = fill(problem, ranks(), 15);
+    sample.data.token_weights.assign(6, scale > 1 ? 0x1p-75 : 0x1p75);
+    sample.data.upstream_loss = {scale > 1 ? 0x1p-75 : 0x1p75};
+    for (double& x : sample.data.hidden) x = rounded(x / scale, DType::float32);
+    expect_reference(sample);
+  }
+}
+
+// Weights of 1 / count are infinite for classes that no row has.
+TEST_F(Cases, AnInfiniteWeightOfAnAbsentClassTakesNothingFromFloat16Gradients) {
+  Problem problem = plain_problem(6, 5, 900, DType::float16);
+  problem.grad_hidden = problem.grad_weight = GradDType::float32;
+  problem.class_weights = true;
+  problem.reduction = Reduction::sum;
+  Sample sample = fill(problem, ranks(), 16);
+  sample.data.targets = {0, 1, 2, 3, 4, 5};
+  sample.data.class_weights.assign(900, 1);
+  sample.data.class_weights[600] = infinity;
+  for (const double upstream : {0x1p-23, 0x1p18}) {
+    sample.data.upstream_loss = {upstream};
+    expect_reference(sample);
   }
 }
 
