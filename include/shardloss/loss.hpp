@@ -19,7 +19,9 @@ namespace shardloss {
 /// (row_sharded). "real" is float32, or float64 where Problem::dtype is. Everything lives on the
 /// device of the Loss.
 struct Inputs {
-  ConstTensor hidden{};         ///< [rows, D], Problem::dtype, any row stride, unit column stride
+  /// [rows, D], Problem::dtype, any row stride, unit column stride. CUDA: finite in rows without a
+  /// gradient too, where the weight's is asked for.
+  ConstTensor hidden{};
   ConstTensor weight{};         ///< [V_r, D], this rank's shard, likewise
   ConstTensor bias{};           ///< [V_r], Problem::dtype, contiguous; where Problem::bias
   ConstTensor targets{};        ///< [rows], int32 or int64, any stride: global vocabulary ids

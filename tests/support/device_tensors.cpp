@@ -32,7 +32,9 @@ bool shares_gpu() { return is_set("SHARDLOSS_TEST_SHARED_GPU", "1"); }
 // Two ranks of a host on one GPU are a mistake to NCCL, so each says that it is a host of its own,
 // and is reached through the loopback's sockets.
 void be_a_host(int rank) {
-  setenv("NCCL_HOSTID", ("rank " + std::to_string(rank)).c_str(), 1);
+  const std::string name = "rank " + std::to_string(rank);
+  if (is_set("NCCL_HOSTID", name.c_str())) return;  // threads may look by now
+  setenv("NCCL_HOSTID", name.c_str(), 1);
   setenv("NCCL_NET", "Socket", 1);
   setenv("NCCL_SOCKET_IFNAME", "=lo", 1);
 }
