@@ -12,18 +12,16 @@ double at(std::span<const double> values, std::size_t i) { return values.empty()
 
 bool both_finite(double a, double b) { return std::isfinite(a) && std::isfinite(b); }
 
-/// NaN for NaN, the same infinity for an infinity.
-bool same_special(double got, double want) {
-  return std::isnan(want) ? std::isnan(got) : got == want;
-}
-
 /// From where on a value that may be off by so much may have become infinite.
 double end_of(double largest, double relative) {
   return largest * (1 - std::min(0.125, tolerance::row_factor * relative));
 }
 
-bool past(double got, double want, double end) {
-  return std::isinf(got) && std::abs(want) >= end && std::signbit(got) == std::signbit(want);
+/// NaN for NaN, and an infinity for the same one or for what lies past `end` on its side.
+bool same_special(double got, double want, double end) {
+  if (std::isnan(want)) return std::isnan(got);
+  const bool past = std::isinf(got) && std::abs(want) >= end;
+  return past ? std::signbit(got) == std::signbit(want) : got == want;
 }
 
 /// error / allowance, where no error is always right.
@@ -95,8 +93,7 @@ RowErrors row_errors(std::span<const double> got, std::span<const double> want,
   double largest = -1;
   for (std::size_t k = 0; k < want.size(); ++k) {
     if (!both_finite(got[k], want[k])) {
-      const bool right = same_special(got[k], want[k]) || past(got[k], want[k], end);
-      if (!right) row.special = static_cast<std::int64_t>(k);
+      if (!same_special(got[k], want[k], end)) row.special = static_cast<std::int64_t>(k);
       continue;
     }
     const double error = std::abs(got[k] - want[k]);
@@ -120,8 +117,7 @@ Comparison compare_values(const std::string& output, std::span<const double> got
   for (std::size_t i = 0; i < want.size(); ++i) {
     const auto row = static_cast<std::int64_t>(i);
     if (!both_finite(got[i], want[i])) {
-      const bool right = same_special(got[i], want[i]) || past(got[i], want[i], end);
-      const double share = right ? 0 : infinity;
+      const double share = same_special(got[i], want[i], end) ? 0 : infinity;
       keep_worst(worst, share, row, -1, got[i], want[i]);
       continue;
     }

@@ -31,10 +31,7 @@ inline cudaStream_t test_cuda_stream() { return static_cast<cudaStream_t>(test_s
 class GpuTest : public RankTest {
  protected:
   void SetUp() override {
-    int gpus = 0;
-    if (cudaGetDeviceCount(&gpus) != cudaSuccess || gpus == 0) GTEST_SKIP() << "no GPU";
-    const int needed = gpus_needed(ranks());
-    if (gpus < needed) GTEST_SKIP() << "needs " << needed << " GPUs, found " << gpus;
+    SHARDLOSS_NEEDS_DEVICE();
     SHARDLOSS_TEST_CUDA_CALL(cudaSetDevice(device().index));
     RankTest::SetUp();
   }

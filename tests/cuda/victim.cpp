@@ -4,6 +4,7 @@
 
 #include <cstdio>
 #include <memory>
+#include <string>
 
 #include "faulty_transport.hpp"
 #include "gpu_test.hpp"
@@ -12,9 +13,8 @@ int main(int argc, char** argv) {
   using namespace shardloss;
   using namespace shardloss::test;
   MPI_Init(&argc, &argv);
-  int gpus = 0;
-  if (cudaGetDeviceCount(&gpus) != cudaSuccess || gpus < gpus_needed(ranks())) {
-    if (rank() == 0) std::printf("victim: no GPU for %d ranks\n", ranks());
+  if (const std::string missing = missing_device(ranks()); !missing.empty()) {
+    if (rank() == 0) std::printf("victim: %s\n", missing.c_str());
     MPI_Finalize();
     return 0;
   }

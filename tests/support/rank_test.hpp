@@ -18,8 +18,7 @@ namespace shardloss::test {
 class RankTest : public testing::Test {
  protected:
   void SetUp() override {
-    if (const std::string missing = missing_device(ranks()); !missing.empty())
-      GTEST_SKIP() << missing;
+    SHARDLOSS_NEEDS_DEVICE();
     group_.emplace(group());
   }
 
